@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether stock perf is there for the test that runs it: where it is not, the test shows as ignored.
+//! Looks for stock perf on the `PATH`. Without it, the test that runs it is ignored.
 
 use std::env;
 

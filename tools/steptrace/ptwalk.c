@@ -4,12 +4,12 @@
  * ptwalk --packets TRACE
  *
  * Follows a program along its Intel PT trace with libipt, and prints each instruction's address, each event, and each
- * error: a decoder that shares nothing with ours. The program's text is parts of files, at addresses (all in hex).
- * With mtc=, times are printed too: a tick of the coarse clock is TICKS of the time stamp counter, and there is an MTC
- * each 1 << SHIFT ticks of it (decimal).
+ * error. This decoder shares no code with ours. The program's text is given as parts of files with their addresses (all
+ * numbers in hex). With mtc=, times are printed too. A tick of the coarse clock is TICKS of the time stamp counter, and
+ * there is an MTC for each 1 << SHIFT ticks of the coarse clock (both in decimal).
  *
  * With --packets it follows no program. It prints each packet from the first byte of the trace on: offset (in hex), name
- * and bytes, the latter not for packets of time; then where the trace ends.
+ * and bytes. Packets of time are printed without their bytes. The last line is the end of the trace.
  *
  *   gcc -O2 -o ptwalk ptwalk.c -lipt
  */
@@ -74,7 +74,7 @@ static int take_events(struct pt_insn_decoder *decoder, int status)
 		status = pt_insn_event(decoder, &event, sizeof(event));
 		if (status < 0)
 			break;
-		/* As often as it was written, and with the address. */
+		/* Each PTWRITE is printed, with its payload and its address. */
 		if (event.type == ptev_ptwrite) {
 			printf("event ptwrite %#" PRIx64 " %#" PRIx64 "\n", event.variant.ptwrite.payload,
 			       event.variant.ptwrite.ip);
@@ -86,7 +86,7 @@ static int take_events(struct pt_insn_decoder *decoder, int status)
 	return status;
 }
 
-/* Prints the time if it is known, and another than the last. */
+/* Prints the time if it is known, and differs from the last one. */
 static void print_time(struct pt_insn_decoder *decoder)
 {
 	static uint64_t last;
@@ -113,7 +113,7 @@ static int walk(struct pt_insn_decoder *decoder, int times)
 			if (status < 0 || (status & pts_eos))
 				break;
 			status = pt_insn_next(decoder, &insn, sizeof(insn));
-			/* It can be good although what follows is not. */
+			/* The instruction can be valid although an error follows it. */
 			if (insn.iclass != ptic_unknown)
 				printf("%" PRIx64 "\n", insn.ip);
 			if (times)
@@ -163,7 +163,7 @@ static int print_packets(const struct pt_config *config)
 	return 1;
 }
 
-/* Reads the trace. It stays where it is. */
+/* Reads the trace into memory, which is never freed. */
 static int read_trace(const char *name, struct pt_config *config)
 {
 	FILE *file = fopen(name, "rb");

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the PMUs of this directory share: one callback at a time on each CPU, and what adds and stops
- * an event.
+ * Code that the PMUs of this directory share: it permits one callback at a time on each CPU, and
+ * adds and stops events.
  *
- * The callbacks of a PMU run with interrupts off, but perf may stop an event in NMI, or below one
- * of its own functions: when a sibling overflows, it throttles the whole group. Such a stop is
- * left to the callback that it interrupts, which ends the transaction before it returns.
+ * The callbacks of a PMU run with interrupts off. But perf may stop an event in NMI, or below one
+ * of its own functions: when a sibling overflows, perf throttles the whole group. Such a stop is
+ * deferred to the callback that it interrupts, which ends the transaction before it returns.
  */
 #ifndef C_AUX_H
 #define C_AUX_H
@@ -17,13 +17,13 @@
 #include <linux/types.h>
 
 struct c_aux_guard {
-	/* A callback runs on this CPU. */
+	/* Whether a callback runs on this CPU. */
 	bool busy;
-	/* It is to end the transaction. */
+	/* Whether that callback must end the transaction. */
 	bool stop;
 };
 
-/* False if this interrupts another callback on this CPU. */
+/* Returns false if this interrupts another callback on this CPU. */
 static inline bool c_aux_enter(struct c_aux_guard *guard)
 {
 	if (unlikely(READ_ONCE(guard->busy)))
@@ -34,7 +34,7 @@ static inline bool c_aux_enter(struct c_aux_guard *guard)
 	return true;
 }
 
-/* True if the caller must end the transaction, and then leave again. */
+/* Returns true if the caller must end the transaction, and then call this again. */
 static inline bool c_aux_leave(struct c_aux_guard *guard)
 {
 	barrier();
@@ -49,13 +49,13 @@ static inline bool c_aux_leave(struct c_aux_guard *guard)
 	return true;
 }
 
-/* Leaves a stop to the callback that this one interrupts. */
+/* Defers a stop to the callback that this one interrupts. */
 static inline void c_aux_defer_stop(struct c_aux_guard *guard)
 {
 	WRITE_ONCE(guard->stop, true);
 }
 
-/* The state of a CPU that all drivers have; the first member of theirs. */
+/* The per-CPU state that all drivers have. It is the first member of their own state. */
 struct c_aux_cpu {
 	/* A transaction is open while handle.event is set. */
 	struct perf_output_handle handle;
@@ -102,7 +102,7 @@ static __always_inline int c_aux_add(struct c_aux_cpu *cpu, struct perf_event *e
 	if (cpu->handle.event)
 		return -EBUSY;
 
-	/* perf_aux_output_begin() sets it unless there is no AUX area. */
+	/* perf_aux_output_begin() sets handle.rb, unless there is no AUX area. */
 	cpu->handle.rb = NULL;
 	start(event, PERF_EF_START);
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * c_minimal: the driver of samples/pmu_minimal in C, to measure the Rust framework by.
+ * c_minimal: the driver of samples/pmu_minimal in C, with which the Rust framework is compared.
  *
  * At every tick of a timer it writes one record of 16 bytes, little endian, to the AUX area. The
  * event's counter is the number of ticks.
  *
- * Like the drivers in the kernel's tree, it takes what perf_aux_output_begin() returns for a
- * buffer of its own. If the AUX events of two PMUs are redirected to one event, that is wrong.
+ * Like the drivers in the kernel's tree, it assumes that perf_aux_output_begin() returns one of its
+ * own buffers. That is wrong if the AUX events of two PMUs are redirected to one event.
  */
 
 #include <linux/bits.h>
@@ -33,7 +33,7 @@ struct c_minimal_record {
 	__le64 time;
 	/* The CPU that the event runs on. */
 	__le32 cpu;
-	/* The tick, from 0 on: those that are missing found no space. */
+	/* Number of the tick, from 0 on. Ticks that found no space are missing. */
 	__le32 number;
 };
 
@@ -53,7 +53,7 @@ struct c_minimal_buffer {
 
 struct c_minimal_cpu {
 	struct c_aux_cpu aux;
-	/* While a transaction is open. */
+	/* Valid while a transaction is open. */
 	struct c_minimal_buffer *buffer;
 	unsigned long written;
 	bool truncated;
@@ -138,7 +138,7 @@ static enum hrtimer_restart c_minimal_tick(struct hrtimer *timer)
 	struct c_minimal_event *data;
 	struct perf_event *event;
 
-	/* The timer of a CPU that goes offline moves to another. */
+	/* The timer of a CPU that goes offline moves to another CPU. */
 	if (cm != this_cpu_ptr(&c_minimal_cpus) || !c_aux_enter(&cm->aux.guard))
 		return HRTIMER_NORESTART;
 
@@ -215,7 +215,7 @@ static void *c_minimal_setup_aux(struct perf_event *event, void **pages, int nr_
 	buffer->overwrite = overwrite;
 	memcpy(buffer->pages, pages, nr_pages * sizeof(*pages));
 
-	/* The area may outlive the event, whose reference perf holds. */
+	/* The area may outlive the event. perf holds the module for the event only. */
 	__module_get(THIS_MODULE);
 	return buffer;
 }
@@ -312,7 +312,7 @@ static void __exit c_minimal_exit(void)
 	for_each_possible_cpu(cpu)
 		hrtimer_cancel(&per_cpu(c_minimal_cpus, cpu).aux.timer);
 
-	/* Until c_minimal_free_aux() has returned everywhere. */
+	/* Waits until c_minimal_free_aux() has returned on all CPUs. */
 	synchronize_rcu_tasks();
 }
 module_exit(c_minimal_exit);

@@ -16,11 +16,11 @@
 #define C_PACKET_HEADER_WORDS	5
 
 struct c_packet {
-	/* Of its first byte in the stream. */
+	/* Position of its first byte in the stream. */
 	u64 pos;
 	u64 time;
 	u32 stream;
-	/* The transaction of its event that it is written in, from 0 on. */
+	/* Number of the event's transaction in which it is written, from 0 on. */
 	u32 run;
 	u16 len;
 	u16 cpu;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * c_pattern: the driver of samples/pattern in C, with its direct sink only, to measure the Rust
- * framework by.
+ * c_pattern: the driver of samples/pattern in C, with its direct sink only. The Rust framework is
+ * compared with it.
  *
  * A timer is the clock of a trace unit in software. At every tick the unit writes packets through
  * a table of regions in the layout of Intel's ToPA, and raises its interrupt where the table says
- * so. samples/pattern/codec describes the packets, Documentation/abi.md the terms. What this
- * driver lacks: other sinks, faults, alignment, and counting without an AUX area.
+ * so. samples/pattern/codec describes the packets, Documentation/abi.md the terms. This driver
+ * lacks: other sinks, faults, alignment, and counting without an AUX area.
  *
- * Like the drivers in the kernel's tree, it takes what perf_aux_output_begin() returns for a
- * buffer of its own. If the AUX events of two PMUs are redirected to one event, that is wrong.
+ * Like the drivers in the kernel's tree, it assumes that perf_aux_output_begin() returns one of its
+ * own buffers. That is wrong if the AUX events of two PMUs are redirected to one event.
  */
 
 #include <linux/bitfield.h>
@@ -31,7 +31,7 @@
 #include "c_aux.h"
 #include "c_packet.h"
 
-/* c_broken.c makes a driver of this one that has one of these defects. */
+/* c_broken.c includes this file and enables one of these defects. */
 #ifndef C_DEFECT
 #define C_DEFECT(name)		false
 #endif
@@ -50,15 +50,15 @@
 /* The unit's clock must leave the CPU to others. */
 #define C_PATTERN_SHORTEST_TICK	20000
 
-/* An entry of the table: the physical address of a page, and these. */
+/* An entry of the table: the physical address of a page, and these bits. */
 #define TOPA_END		BIT_ULL(0)
 #define TOPA_INT		BIT_ULL(2)
 #define TOPA_STOP		BIT_ULL(4)
 #define TOPA_BASE		GENMASK_ULL(51, 12)
 
 /*
- * perf_event::pmu_private. What changes does so in the event's transaction, one at a time; so it is
- * on lines of its own.
+ * perf_event::pmu_private. It changes only in the event's transaction, of which there is one at a
+ * time; so it is on cache lines of its own.
  */
 struct c_pattern_event {
 	ktime_t tick;
@@ -66,17 +66,17 @@ struct c_pattern_event {
 	u64 burst;
 	unsigned int min;
 	bool dry;
-	/* Of the next packet: .pos is what was generated so far, .run the transactions so far. */
+	/* The next packet. So far .pos bytes were generated, in .run complete transactions. */
 	struct c_packet packet;
 } ____cacheline_aligned;
 
 struct c_pattern_buffer {
 	unsigned long size;
 	bool overwrite;
-	/* The entries that carry marks. */
+	/* Indices of the entries that carry marks. */
 	unsigned long stop;
 	unsigned long intr;
-	/* One for each page, and the end, which leads to the first. */
+	/* An entry for each page, and the end entry, which leads to the first. */
 	int nr_entries;
 	u64 table[] __counted_by(nr_entries);
 };
@@ -85,17 +85,17 @@ struct c_pattern_buffer {
 struct c_pattern_unit {
 	unsigned long entry;
 	unsigned long offset;
-	/* Has filled an entry with TOPA_STOP. */
+	/* Whether the unit has filled an entry with TOPA_STOP. */
 	bool stopped;
 };
 
 struct c_pattern_cpu {
 	struct c_aux_cpu aux;
-	/* While a transaction is open. */
+	/* Valid while a transaction is open. */
 	struct c_pattern_buffer *buffer;
 	struct c_pattern_unit unit;
 	unsigned long written;
-	/* Throws packets away until the next transaction. */
+	/* Whether packets are dropped until the next transaction. */
 	bool full;
 };
 
@@ -104,8 +104,8 @@ static DEFINE_PER_CPU_SHARED_ALIGNED(struct c_pattern_cpu, c_pattern_cpus);
 static atomic_t c_pattern_streams = ATOMIC_INIT(0);
 
 /*
- * Writes where the table says; @from may be NULL to move the write pointer only. False if the unit
- * is stopped before the end.
+ * Writes to the pages of the table. If @from is NULL, only moves the write pointer. Returns false
+ * if the unit stops before the end.
  */
 static bool c_pattern_put(struct c_pattern_cpu *cp, const void *from, size_t left, bool *raised)
 {
@@ -171,7 +171,7 @@ static bool c_pattern_packet(struct c_pattern_cpu *cp, struct c_pattern_event *d
 	return true;
 }
 
-/* A tick of the unit's clock; whether it raises its interrupt. */
+/* A tick of the unit's clock. Returns whether the unit raises its interrupt. */
 static bool c_pattern_generate(struct c_pattern_cpu *cp, struct perf_event *event)
 {
 	struct c_pattern_event *data = event->pmu_private;
@@ -210,8 +210,8 @@ static void c_pattern_unmark(struct c_pattern_buffer *buffer)
 /*
  * Places the marks of a transaction, as pt_buffer_reset_markers() does: STOP at the last end of a
  * page within the space, INT there, and at the first end of a page that reaches the wakeup point,
- * one page before STOP at the latest. False if no page ends within the space, so that the unit
- * could not be stopped.
+ * one page before STOP at the latest. Returns false if no page ends within the space, so that the
+ * unit could not be stopped.
  */
 static bool c_pattern_mark(struct c_pattern_buffer *buffer, struct perf_output_handle *handle)
 {
@@ -335,7 +335,7 @@ static enum hrtimer_restart c_pattern_tick(struct hrtimer *timer)
 	struct c_pattern_event *data;
 	struct perf_event *event;
 
-	/* The timer of a CPU that goes offline moves to another. */
+	/* The timer of a CPU that goes offline moves to another CPU. */
 	if (cp != this_cpu_ptr(&c_pattern_cpus) || !c_aux_enter(&cp->aux.guard))
 		return HRTIMER_NORESTART;
 
@@ -372,7 +372,7 @@ static void c_pattern_start(struct perf_event *event, int flags)
 	struct c_pattern_cpu *cp = this_cpu_ptr(&c_pattern_cpus);
 	struct c_pattern_event *data = event->pmu_private;
 
-	/* The unit looks at hw.aux_paused at every tick. */
+	/* The unit checks hw.aux_paused at every tick. */
 	if (flags & PERF_EF_RESUME)
 		return;
 	if (C_DEFECT(restart_lost) && !(flags & PERF_EF_START))
@@ -423,7 +423,7 @@ static void *c_pattern_setup_aux(struct perf_event *event, void **pages, int nr_
 	struct c_pattern_buffer *buffer;
 	int i;
 
-	/* The unit stops at the end of a page, and perf keeps the last byte. */
+	/* One page is too small: the unit stops at its end, and perf keeps the last byte free. */
 	if (nr_pages > 64 && C_DEFECT(refuses_large))
 		return NULL;
 	if (nr_pages < 2 || nr_pages < data->min || data->packet.len > size / 2)
@@ -440,7 +440,7 @@ static void *c_pattern_setup_aux(struct perf_event *event, void **pages, int nr_
 		buffer->table[i] = virt_to_phys(pages[i]);
 	buffer->table[nr_pages] = TOPA_END;
 
-	/* The area may outlive the event, whose reference perf holds. */
+	/* The area may outlive the event. perf holds the module for the event only. */
 	if (!C_DEFECT(area_holds_nothing))
 		__module_get(THIS_MODULE);
 	return buffer;
@@ -510,7 +510,7 @@ static int c_pattern_event_init(struct perf_event *event)
 		return ret;
 	}
 
-	/* Never 0. */
+	/* The number of a stream is never 0. */
 	data->packet.stream = atomic_inc_return(&c_pattern_streams) ?: 1;
 	event->pmu_private = data;
 	event->destroy = c_pattern_event_destroy;
@@ -584,7 +584,7 @@ static void __exit c_pattern_exit(void)
 	for_each_possible_cpu(cpu)
 		hrtimer_cancel(&per_cpu(c_pattern_cpus, cpu).aux.timer);
 
-	/* Until c_pattern_free_aux() has returned everywhere. */
+	/* Waits until c_pattern_free_aux() has returned on all CPUs. */
 	synchronize_rcu_tasks();
 }
 module_exit(c_pattern_exit);

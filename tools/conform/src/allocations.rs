@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, Result};
 
-/// What keeps allocations from failing on demand, and fills the log, below debugfs.
+/// Files below debugfs, with the values that let allocations fail on demand, and keep that out of the log.
 const SWITCHES: [(&str, &str); 6] = [
     ("failslab/ignore-gfp-wait", "N"),
     ("failslab/verbose", "0"),
@@ -17,14 +17,14 @@ const SWITCHES: [(&str, &str); 6] = [
     ("fail_page_alloc/verbose", "0"),
 ];
 
-/// Those that the kernel makes for this thread: `/proc/thread-self/fail-nth`.
+/// The kernel's allocations for this thread: `/proc/thread-self/fail-nth`.
 pub struct Allocations(File);
 
 impl Allocations {
     /// Sets the switches.
     ///
     /// # Errors
-    /// Where the kernel cannot have them fail, or this user may not ask for it.
+    /// If the kernel has no fault injection, or this user may not use it.
     pub fn new() -> Result<Self> {
         for (switch, value) in SWITCHES {
             let path = format!("/sys/kernel/debug/{switch}");
@@ -40,11 +40,11 @@ impl Allocations {
         Ok(Self(file.with_context(|| format!("cannot open {path}"))?))
     }
 
-    /// Does something while the allocation of this number fails. Gives what came of it, and how many allocations were left until that
-    /// one: 0 if it failed.
+    /// Calls `what` while the allocation of this number fails. Returns its result, and how many allocations were left until that one: 0 if
+    /// it has failed.
     ///
     /// # Errors
-    /// Where the kernel's file cannot be used.
+    /// If the kernel's file cannot be used.
     pub fn without<T>(&self, nth: u32, what: impl FnOnce() -> T) -> Result<(T, u32)> {
         self.0.write_at(nth.to_string().as_bytes(), 0)?;
         let outcome = what();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is demanded of a PMU. A file for each subject.
+//! The requirements that a PMU must meet, with a file for each subject.
 
 use std::fmt;
 
@@ -26,20 +26,20 @@ mod tasks;
 mod user;
 mod watermark;
 
-/// Something that is demanded.
+/// A requirement.
 pub struct Case {
-    /// What it is about.
+    /// Its name.
     pub name: String,
-    /// Why it is demanded.
+    /// The rule of the kernel that requires it.
     pub rule: Rule,
-    /// Tries it, and says what was seen.
+    /// Tests it, and returns what was seen.
     pub run: Run,
 }
 
-/// Tries something.
+/// Tests a requirement.
 pub type Run = Box<dyn Fn(&Pmu) -> Result<String>>;
 
-/// A line of Linux 7.3.4 in `kernel/events`: what it has, or what it relies on a driver for.
+/// A line of `kernel/events` in Linux 7.3.4: a rule that it implements, or that it relies on a driver to keep.
 #[derive(Debug, Clone, Copy)]
 pub struct Rule {
     /// The file.
@@ -72,7 +72,7 @@ const fn ring(line: u32, text: &'static str) -> Rule {
     Rule { file, line, text }
 }
 
-/// An entry of a list.
+/// Makes a case.
 fn case(
     name: impl Into<String>,
     rule: Rule,
@@ -85,7 +85,7 @@ fn case(
     }
 }
 
-/// A case for a CPU and one for a thread.
+/// Makes a case for a CPU and one for a thread.
 fn at_both(name: &str, rule: Rule, run: fn(&Pmu, Place) -> Result<String>) -> [Case; 2] {
     [
         case(format!("{name}, CPU"), rule, move |pmu| {
@@ -122,7 +122,7 @@ pub fn all() -> Vec<Case> {
     .collect()
 }
 
-/// That the kernel is at least this version.
+/// Skips the case if the kernel is older than this version.
 fn since(major: u32, minor: u32, what: &str) -> Result<()> {
     match crate::kernel::version() >= (major, minor) {
         true => Ok(()),
@@ -130,7 +130,7 @@ fn since(major: u32, minor: u32, what: &str) -> Result<()> {
     }
 }
 
-/// That it ended with this error.
+/// Checks that a call has failed with this error.
 fn refused<T>(what: &str, result: std::io::Result<T>, error: rustix::io::Errno) -> Result<()> {
     let right = error.raw_os_error();
     match result {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Finds PMUs with AUX areas, and what they can do, by trying: sysfs does not say it.
+//! Finds PMUs with AUX areas, and tries what they can do: sysfs does not show it.
 
 use std::io::ErrorKind;
 
@@ -20,15 +20,15 @@ pub fn all() -> Vec<Pmu> {
     names.filter_map(|name| named(&name).ok()).collect()
 }
 
-/// Pages of areas that are tried: some hardware needs many.
+/// Numbers of pages of the areas that are tried. Some hardware needs many.
 const SIZES: [usize; 14] = [
     1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192,
 ];
 
-/// How long discovery waits for trace, in seconds: some drivers commit none while they run.
+/// How long discovery waits for trace, in seconds. Some drivers make no trace visible while they run.
 const COMMITS: u64 = 20;
 
-/// This PMU, with terms if any stand behind its name.
+/// Examines this PMU. Terms may follow its name.
 pub fn named(name: &str) -> Result<Pmu> {
     let bare = name.split('/').next().unwrap_or_default();
     let pmus = Pmus::default();
@@ -59,7 +59,7 @@ pub fn named(name: &str) -> Result<Pmu> {
         Some(cpus) => cpus.first().copied().context("its cpumask has no CPU")?,
         None => 0,
     };
-    // Some trace programs only.
+    // Some PMUs trace user space only.
     let refuses = |pmu: &Pmu| {
         let opened = pmu
             .open(Place::Task)

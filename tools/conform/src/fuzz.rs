@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Random programs of perf system calls, and a [model](model::Model) that knows what must come of them.
+//! Random programs of perf system calls, and a [model](model::Model) that predicts their outcome.
 //!
-//! A seed makes the same program each time. One that fails is made shorter while it fails for the same reason, and printed, a step a
-//! line. Such a file can be [executed](Args::programs) again.
+//! A seed makes the same program each time. A program that fails is shortened as long as it fails for the same reason, and is printed, a
+//! step a line. Such a file can be [executed](Args::programs) again.
 
 mod child;
 mod model;
@@ -39,25 +39,25 @@ pub struct Args {
     /// The PMU, with terms of its format if it needs any. Without this option: all PMUs with AUX areas.
     #[arg(long = "pmu", value_name = "NAME[/TERMS/]")]
     pmus: Vec<String>,
-    /// Begin with this program. Without this option: by the clock.
+    /// Seed of the first program. Default: from the clock.
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// End after so many steps. Without this and the next two options: 10000.
+    /// End after this many steps. Default, without a limit of operations or seconds: 10000.
     #[arg(long, value_name = "NUMBER")]
     steps: Option<u64>,
-    /// End after so many operations: a step that repeats a call counts as often as it has called.
+    /// End after this many operations. A step that repeats a call counts each call.
     #[arg(long, value_name = "NUMBER")]
     operations: Option<u64>,
     /// End after this time.
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<u64>,
-    /// Wait this long for what must come, before a program fails.
+    /// How long a program waits for an expected event before it fails.
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     patience: u64,
-    /// Execute a program that fails so often again, to make it shorter.
+    /// How often a program that fails is executed again, to shorten it.
     #[arg(long, value_name = "TIMES", default_value_t = 400)]
     attempts: u32,
-    /// Some stretches of a program are an event and up to so many calls that take little time.
+    /// Some parts of a program are one event and up to this many cheap calls.
     #[arg(long, value_name = "CALLS", default_value_t = 0)]
     burst: usize,
     /// Reload unused drivers in the middle of a program: unload each and load DIRECTORY/MODULE.ko.
@@ -67,13 +67,13 @@ pub struct Args {
     programs: Vec<PathBuf>,
 }
 
-/// A program that takes so long hangs: it may wait for what does not come once, and then it has failed.
+/// A program that takes this long hangs: it may wait in vain only once, and then it has failed.
 const HUNG: Duration = Duration::from_secs(600);
 
-/// The most steps, and stretches of steps, of a program.
+/// The maximum number of steps, or of stretches of steps, in a program.
 const LONGEST: usize = 80;
 
-/// A PMU. A unit of all CPUs goes to CPU 0, which no program takes off the system: from another one it would move on the way.
+/// Examines a PMU. A unit for all CPUs is moved to CPU 0, which no program takes offline. From another CPU it would move during a program.
 fn settled(name: &str) -> Result<Pmu> {
     let pmu = discover::named(name)?;
     let Some(home) = pmu.home.filter(|home| *home != 0) else {
@@ -158,7 +158,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A program from its text.
+/// Parses a program.
 pub fn parse(text: &str) -> Result<Vec<Op>> {
     let lines = text.lines().enumerate();
     let steps = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -191,14 +191,14 @@ impl Failure {
 
 struct Fuzzer<'a> {
     pmus: &'a [Pmu],
-    /// Their drivers.
+    /// The modules of their drivers.
     modules: Vec<Option<Module>>,
     watch: Watch,
     times: Times,
     operations: u64,
-    /// Of the program that is executed.
+    /// The seed of the program that is being executed.
     seed: Arc<AtomicU64>,
-    /// Programs that were executed.
+    /// Number of programs that were executed.
     count: Arc<AtomicU64>,
 }
 
@@ -221,7 +221,7 @@ impl<'a> Fuzzer<'a> {
             count: Arc::default(),
         };
         let (seed, count) = (Arc::downgrade(&fuzzer.seed), Arc::clone(&fuzzer.count));
-        // A call that never returns cannot say which it is.
+        // A call that never returns cannot report which call it is.
         std::thread::spawn(move || {
             let mut last = 0;
             loop {
@@ -264,7 +264,7 @@ impl<'a> Fuzzer<'a> {
             Ok(steps) => return Ok(steps),
             Err(error) => error,
         };
-        // Reported before the program is made shorter: a program that fails by a time-out takes long for that.
+        // Reported before the program is shortened, which takes long if the program fails by a timeout.
         println!("# the program of seed {seed} fails: {error:#}");
         let cause = cause(&error);
         let (mut shorter, mut attempts) = (0, 0);
@@ -281,14 +281,14 @@ impl<'a> Fuzzer<'a> {
                 _ => tree.complicate(),
             };
         }
-        // Steps of a stretch were left out together only.
+        // So far the steps of a stretch were only removed together.
         let left = args.attempts.saturating_sub(attempts);
         let mut failure = self.without_steps(program, error, left);
         failure.shorter += shorter;
         Err(failure)
     }
 
-    /// A program that fails, without the steps that it can fail without.
+    /// Removes the steps without which a program still fails.
     fn without_steps(
         &mut self,
         mut program: Vec<Op>,
@@ -362,7 +362,7 @@ impl<'a> Fuzzer<'a> {
     }
 }
 
-/// CPUs that are on when no program is executed.
+/// The number of CPUs, all of which are online when no program is executed.
 fn cpus() -> usize {
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let last = online
@@ -373,7 +373,7 @@ fn cpus() -> usize {
     last.map_or(1, |last: usize| last + 1)
 }
 
-/// Why a program failed, without numbers.
+/// The reason for a failure, without numbers.
 fn cause(error: &anyhow::Error) -> String {
     let text = error.root_cause().to_string();
     text.chars()

@@ -21,7 +21,8 @@ const COMPLAINTS: [&str; 8] = [
     "UBSAN:",
 ];
 
-/// A data race that KCSAN has found. Its first line does not say whether the driver takes part, and the kernel has races of its own.
+/// A report of a data race by KCSAN, which does not count. Its first line does not show whether the driver takes part, and the kernel has
+/// races of its own.
 const RACE: &str = "BUG: KCSAN:";
 
 fn is_complaint(line: &str) -> bool {
@@ -29,7 +30,7 @@ fn is_complaint(line: &str) -> bool {
 }
 
 impl Watch {
-    /// Follows it from now on. Without permission to read the log there are no warnings.
+    /// Follows the log from now on. Without permission to read it there are no warnings.
     pub fn begin() -> Self {
         let nonblock = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
         let mut options = File::options();
@@ -46,7 +47,7 @@ impl Watch {
             return found;
         };
         let mut record = [0; 8192];
-        // Each read gives a record. A record that was overwritten is an error; the next read gives the one behind it.
+        // Each read returns a record. If the record was overwritten, the read fails, and the next read returns the record after it.
         loop {
             match file.read(&mut record) {
                 Ok(0) => return found,

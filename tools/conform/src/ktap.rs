@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The results as KTAP with one level of subtests, a line at a time, so that a machine that dies has said how far it came.
+//! Prints the results as KTAP with one level of subtests, a line at a time. So the output of a machine that dies shows how far it came.
 
 use std::fmt::Display;
 use std::io::Write;
 
 use crate::cases::Rule;
 
-/// A document with a plan.
+/// A KTAP document with a plan.
 pub struct Report {
     done: usize,
     failed: usize,
 }
 
-/// A subtest of it.
+/// A subtest of a document.
 pub struct Sub<'a> {
     of: &'a mut Report,
     name: String,
@@ -23,14 +23,14 @@ pub struct Sub<'a> {
 }
 
 impl Report {
-    /// Begins a document of so many subtests.
+    /// Begins a document with this number of subtests.
     pub fn begin(count: usize) -> Self {
         say("KTAP version 1");
         say(format_args!("1..{count}"));
         Self { done: 0, failed: 0 }
     }
 
-    /// Begins a subtest of so many cases.
+    /// Begins a subtest with this number of cases.
     pub fn sub(&mut self, name: &str, cases: usize) -> Sub<'_> {
         say("    KTAP version 1");
         say(format_args!("    # Subtest: {name}"));
@@ -51,14 +51,14 @@ impl Report {
 }
 
 impl Sub<'_> {
-    /// Lines that are no result.
+    /// Prints lines that are no result.
     pub fn note(&self, text: &str) {
         for line in text.lines() {
             say(format_args!("    # {line}"));
         }
     }
 
-    /// A case that passed; `note` says what was seen.
+    /// Prints that a case has passed. `note` says what was seen.
     pub fn pass(&mut self, name: &str, note: &str) {
         self.done += 1;
         self.passed += 1;
@@ -66,7 +66,7 @@ impl Sub<'_> {
         say(format_args!("    ok {} {name}", self.done));
     }
 
-    /// A case that failed, why, and which rule the driver breaks.
+    /// Prints that a case has failed, why, and which rule the driver breaks.
     pub fn fail(&mut self, name: &str, rule: &Rule, reason: &str) {
         self.done += 1;
         self.failed += 1;
@@ -75,13 +75,13 @@ impl Sub<'_> {
         say(format_args!("    not ok {} {name}", self.done));
     }
 
-    /// A case that says nothing of this PMU, and why.
+    /// Prints that a case does not apply to this PMU, and why.
     pub fn skip(&mut self, name: &str, reason: &str) {
         self.done += 1;
         say(format_args!("    ok {} {name} # SKIP {reason}", self.done));
     }
 
-    /// The end of the subtest.
+    /// Ends the subtest.
     pub fn end(self) {
         let skipped = self.done - self.passed - self.failed;
         self.note(&format!(
@@ -100,7 +100,7 @@ impl Sub<'_> {
     }
 }
 
-/// Writes a line. An output that is closed is no error: the cases go on.
+/// Writes a line. A closed output is no error: the cases continue.
 fn say(line: impl Display) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}");

@@ -6,17 +6,17 @@
 //! conform [--pmu 'NAME[/TERMS/]']… [FILTER…]
 //! ```
 //!
-//! It takes any PMU of the machine, in C or in Rust, and needs nothing of its driver but what `perf_event_open()`, the
-//! mappings and sysfs show. A [case](cases::Case) names the lines of the kernel whose rule it shows. Where the trace is known,
-//! a [stream](stream::Stream) reads it, and each byte must be right; elsewhere it is bytes.
+//! It tests any PMU of the machine, in C or in Rust. Of the driver it needs only what `perf_event_open()`, the mappings and sysfs show. A
+//! [case](cases::Case) names the line of the kernel whose rule it tests. If the format of the trace is known, a [stream](stream::Stream)
+//! checks each byte; otherwise the trace is opaque.
 //!
-//! - [`discover`]: finds PMUs, and what each can do, by trying.
+//! - [`discover`]: finds PMUs, and tries what each can do.
 //! - [`pmu`]: a PMU, and opening its events.
 //! - [`rig`]: an event with its rings, and the work that it traces.
 //! - [`records`]: the records of a data ring, and the [ledger](records::Ledger) of the AUX area that they must add up to.
-//! - [`cases`]: what is demanded.
-//! - [`memory`]: the same while the kernel's memory runs out.
-//! - [`fuzz`]: random programs, and a model that knows what must come of them.
+//! - [`cases`]: the requirements.
+//! - [`memory`]: runs the cases while the kernel's memory runs out.
+//! - [`fuzz`]: random programs, and a model that predicts their outcome.
 //!
 //! The result is KTAP: a subtest for each PMU.
 
@@ -55,14 +55,14 @@ struct Args {
     /// The PMU, with terms of its format if it needs any. Without this option: all PMUs with AUX areas.
     #[arg(long = "pmu", value_name = "NAME[/TERMS/]")]
     pmus: Vec<String>,
-    /// Read the trace as this, and demand that each byte is right.
+    /// Decode the trace as this stream, and verify each byte.
     #[arg(long, value_enum, value_name = "STREAM")]
     stream: Option<stream::Known>,
-    /// Wait this long for what must come, before a case fails.
+    /// How long a case waits for an expected event before it fails.
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     patience: u64,
-    /// Run each case again and again while its first allocation of the kernel's memory fails, then the second, and so on up to this
-    /// one: that must do no harm, and in the end the case must pass. It needs a kernel with fault injection.
+    /// Repeat each case while the Nth allocation of kernel memory in it fails, for N from 1 up to this number. No failed allocation may
+    /// do harm, and the case must pass afterwards. Needs a kernel with fault injection.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     no_memory: Option<u32>,
     /// Run only cases whose names contain one of these.
@@ -71,13 +71,13 @@ struct Args {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Print the names of all cases, and the rule of the kernel that each shows.
+    /// List all cases, each with the rule of the kernel that it verifies.
     List,
-    /// Print the PMUs with AUX areas, and what they can do.
+    /// List the PMUs with AUX areas, and their capabilities.
     Pmus,
-    /// Execute random programs of system calls, and compare what comes of them with a model.
+    /// Execute random programs of system calls, and compare the results with a model.
     Fuzz(fuzz::Args),
-    /// The part of a case that is another process.
+    /// Run the part of a case that is a process of its own.
     #[command(hide = true)]
     Part(part::Args),
 }
@@ -102,7 +102,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Exit status if there is nothing to prove.
+/// Exit status if there is no PMU to test.
 const NOTHING: u8 = 4;
 
 fn pmus() -> Result<ExitCode> {
@@ -154,7 +154,7 @@ fn run(args: &Args) -> Result<ExitCode> {
                 Some(memory) => memory.run_out(case, pmu),
                 None => (case.run)(pmu),
             };
-            // What the kernel complains of is a failure of the case that it was said in.
+            // A kernel warning is a failure of the case during which it was logged.
             match (watch.complaints(), seen) {
                 (complaints, seen) if !complaints.is_empty() => {
                     let seen = seen.unwrap_or_else(|error| format!("{error:#}"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Cases that run out of the kernel's memory: their first allocation fails, then the second, and so on.
+//! Runs cases while the kernel's memory runs out: their first allocation fails, then the second, and so on.
 
 use anyhow::{Context, Result};
 use conform::allocations::Allocations;
@@ -10,25 +10,25 @@ use crate::module::Module;
 use crate::pmu::Pmu;
 use crate::rig::with_patience;
 
-/// A case without memory may wait for what never comes. It does not wait longer than this, in seconds.
+/// A case whose allocation has failed may wait in vain. It does not wait longer than this, in seconds.
 const SHORT: u64 = 10;
 
 /// Runs cases while allocations fail.
 pub struct Memory {
     allocations: Allocations,
-    /// How many of a case fail at most.
+    /// The maximum number of allocations of a case that fail.
     most: u32,
 }
 
 impl Memory {
-    /// The first `most` allocations of a case fail, one each time.
+    /// Of each case the first `most` allocations fail, one in each run.
     pub fn new(most: u32) -> Result<Self> {
         let allocations = Allocations::new()?;
         Ok(Self { allocations, most })
     }
 
-    /// Runs a case with one allocation failing each time. It may fail then, but the driver's module must have its references
-    /// back, and in the end the case must pass.
+    /// Runs a case several times, with one allocation failing each time. The case may fail then, but the reference count of the driver's
+    /// module must return to its old value. In the end the case must pass.
     pub fn run_out(&self, case: &Case, pmu: &Pmu) -> Result<String> {
         let module = Module::of(pmu).ok();
         let before = module.as_ref().map(Module::references).transpose()?;

@@ -14,12 +14,12 @@ use crate::pmu::Pmu;
 use crate::rig::patience;
 use crate::skip::skip;
 
-/// The module of a driver, found by its references: sysfs does not tell which it is.
+/// The module of a driver. It is found by its reference count, because sysfs does not show which module it is.
 #[derive(Debug)]
 pub struct Module {
     /// The file with its reference count.
     count: PathBuf,
-    /// The file to load it from.
+    /// The file from which it can be loaded.
     file: Option<PathBuf>,
 }
 
@@ -35,7 +35,7 @@ impl Module {
         Ok(all)
     }
 
-    /// That of the PMU's driver, if it is one.
+    /// Finds the module of the PMU's driver, if it is one.
     pub fn of(pmu: &Pmu) -> Result<Self> {
         let before = Self::all()?;
         let event = pmu.open(pmu.place())?;
@@ -51,7 +51,7 @@ impl Module {
         }
     }
 
-    /// How many references it has.
+    /// Its reference count.
     pub fn references(&self) -> Result<i64> {
         let text = fs::read_to_string(&self.count);
         Ok(text
@@ -65,7 +65,7 @@ impl Module {
         self.count.parent().unwrap_or(Path::new("/"))
     }
 
-    /// With its file in this directory of modules, if there is one: then the module can be loaded again.
+    /// Sets the file to load it from, if this directory of modules has one.
     pub fn with_file_in(mut self, modules: &Path) -> Self {
         let name = self.directory().file_name().unwrap_or_default();
         let file = modules.join(name).with_extension("ko");
@@ -73,12 +73,12 @@ impl Module {
         self
     }
 
-    /// Whether it can be loaded again.
+    /// Whether the module can be loaded again.
     pub fn reloads(&self) -> bool {
         self.file.is_some()
     }
 
-    /// Unloads it and loads it again with the same parameters. Waits for references that perf drops a moment after the event.
+    /// Unloads the module, and loads it again with the same parameters. Waits for references that perf drops a moment after the event.
     pub fn reload(&self) -> io::Result<()> {
         let file = self.file.as_ref().ok_or(ErrorKind::NotFound)?;
         let file = File::open(file)?;
@@ -107,7 +107,7 @@ impl Module {
         Ok(rustix::system::finit_module(&file, &parameters, 0)?)
     }
 
-    /// Unloads it, which is refused while it is used.
+    /// Unloads the module. The kernel refuses that while the module is used.
     pub fn unload(&self) -> io::Result<()> {
         let name = self.directory().file_name();
         let name = CString::new(name.unwrap_or_default().as_encoded_bytes())?;
@@ -116,7 +116,7 @@ impl Module {
         Ok(())
     }
 
-    /// Waits until it has no more than before: perf gives some back a moment later.
+    /// Waits until the reference count is not higher than before: perf drops some references a moment later.
     pub fn returns_to(&self, before: i64) -> Result<()> {
         let end = Instant::now() + patience();
         while self.references()? > before {

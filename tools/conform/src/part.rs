@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The parts of cases that are other processes.
+//! The parts of cases that run in other processes.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -69,14 +69,14 @@ fn open(kind: u32, cpu: i32) {
     }
 }
 
-/// This program again, for a part.
+/// Runs this program again, for a part.
 pub fn command(args: &[&str]) -> Result<Command> {
     let mut command = Command::new("/proc/self/exe");
     command.arg("part").args(args);
     Ok(command)
 }
 
-/// Runs a part as the user `nobody`, and gives what it printed.
+/// Runs a part as the user `nobody`. Returns what it printed.
 pub fn as_nobody(args: &[&str]) -> Result<String> {
     let mut command = command(args)?;
     let output = command

@@ -17,32 +17,32 @@ use crate::stream::Known;
 pub struct Pmu {
     /// Its name in sysfs.
     pub name: String,
-    /// What its events ask for; off, with all that [`SampleId`](crate::records::SampleId) has.
+    /// The attribute of its events: disabled, with all fields of [`SampleId`](crate::records::SampleId).
     pub(crate) attr: Attr,
-    /// Where its events can be opened.
+    /// The places where its events can be opened.
     pub places: Vec<Place>,
-    /// The CPU where all its events are, whichever they are opened for: there is one unit for the whole machine.
+    /// The CPU of all its events, whichever CPU they are opened for, if there is one unit for the whole machine.
     pub home: Option<u32>,
     /// Pages of the smallest area in linear mode.
     pub linear: usize,
-    /// The same in overwrite mode, if it has that.
+    /// Pages of the smallest area in overwrite mode, if the PMU has this mode.
     pub overwrite: Option<usize>,
     /// Whether its events can be paused.
     pub pauses: bool,
-    /// Whether samples can have AUX data of it.
+    /// Whether samples of other events can have its trace.
     pub samples: bool,
     /// Whether a second event at the same place is refused.
     pub exclusive: bool,
     /// Whether it makes trace visible without being stopped.
     pub commits: bool,
-    /// How its trace is read.
+    /// The format of its trace, if it is known.
     pub stream: Option<Known>,
 }
 
-/// Where an event is.
+/// The place of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// Whatever runs on a CPU.
+    /// A CPU, whatever runs there.
     Cpu(u32),
     /// The calling thread, on any CPU.
     Task,
@@ -112,17 +112,17 @@ impl Pmu {
         Ok(())
     }
 
-    /// What its events ask for.
+    /// The attribute of its events.
     pub fn attr(&self) -> Attr {
         self.attr.clone()
     }
 
-    /// Opens an event, off.
+    /// Opens a disabled event.
     pub fn open(&self, place: Place) -> std::io::Result<Event> {
         self.open_attr(&self.attr, place)
     }
 
-    /// The same, with what it asks for.
+    /// Opens an event with this attribute.
     pub fn open_attr(&self, attr: &Attr, place: Place) -> std::io::Result<Event> {
         let (pid, cpu) = place.args();
         Event::open(attr, pid, cpu)
@@ -133,7 +133,7 @@ impl Pmu {
         self.places.first().copied().unwrap_or(Place::Task)
     }
 
-    /// The CPU where its events can be opened.
+    /// A CPU on which its events can be opened.
     pub fn cpu(&self) -> Result<Place> {
         let is_cpu = |place: &&Place| matches!(place, Place::Cpu(_));
         let found = self.places.iter().find(is_cpu).copied();
@@ -148,12 +148,12 @@ impl Pmu {
         }
     }
 
-    /// An area that is larger than the smallest by this factor, in pages.
+    /// Pages of an area that is larger than the smallest by this factor.
     pub fn pages(&self, factor: usize) -> usize {
         self.linear.saturating_mul(factor)
     }
 
-    /// Pages of an area in overwrite mode.
+    /// Pages of an area in overwrite mode that is larger than the smallest by this factor.
     pub fn overwrites(&self, factor: usize) -> Result<usize> {
         let smallest = self
             .overwrite

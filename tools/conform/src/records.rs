@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The records of a data ring, as `include/uapi/linux/perf_event.h` has them, and the ledger of the AUX area.
+//! The records of a data ring, as `include/uapi/linux/perf_event.h` defines them, and the ledger of the AUX area.
 
 use anyhow::{bail, ensure, Context, Result};
 
-/// A record. All events here ask for [`SampleId`], so each ends with one.
+/// A record. All events here request a [`SampleId`], so each record ends with one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// `perf_event_header.type`.
     pub kind: u32,
-    /// Behind the header, without the sample id.
+    /// The bytes after the header, without the sample id.
     pub body: Vec<u8>,
-    /// Who, when, where.
+    /// Task, time, CPU and event of the record.
     pub id: SampleId,
 }
 
-/// `PERF_SAMPLE_TID`, `TIME`, `CPU` and `IDENTIFIER`, as `attr.sample_id_all` puts them behind a record.
+/// `PERF_SAMPLE_TID`, `TIME`, `CPU` and `IDENTIFIER`, as `attr.sample_id_all` puts them at the end of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SampleId {
     /// Process.
     pub pid: u32,
     /// Thread.
     pub tid: u32,
-    /// When, by the event's clock.
+    /// Time, by the event's clock.
     pub time: u64,
-    /// On which CPU.
+    /// CPU.
     pub cpu: u32,
-    /// Which event.
+    /// Id of the event.
     pub id: u64,
 }
 
@@ -45,7 +45,7 @@ pub const ITRACE_START: u32 = 12;
 const ID_LEN: usize = 32;
 
 impl Record {
-    /// From the bytes of a record, its header included. A sample has its fields in front, and is left as it is.
+    /// Parses a record, including its header. A sample has these fields at its front, and stays as it is.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let kind = u32::try_from(number(bytes, 0, 4)?)?;
         let body = bytes.get(8..).context("a record without a header")?;
@@ -74,7 +74,7 @@ impl Record {
         })
     }
 
-    /// `aux_offset`, `aux_size` and `flags` of an AUX record.
+    /// `aux_offset`, `aux_size` and `flags`, if this is an AUX record.
     pub fn aux(&self) -> Result<Option<Aux>> {
         if self.kind != AUX {
             return Ok(None);
@@ -87,7 +87,7 @@ impl Record {
     }
 }
 
-/// A little-endian number.
+/// Reads a little-endian number.
 pub fn number(bytes: &[u8], at: usize, len: usize) -> Result<u64> {
     let end = at
         .checked_add(len)
@@ -99,12 +99,12 @@ pub fn number(bytes: &[u8], at: usize, len: usize) -> Result<u64> {
         .fold(0, |n, byte| n << 8 | u64::from(*byte)))
 }
 
-/// What an AUX record says.
+/// The fields of an AUX record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Aux {
-    /// Where its trace begins.
+    /// The position of its trace.
     pub offset: u64,
-    /// How long that is.
+    /// The length of its trace.
     pub size: u64,
     /// `PERF_AUX_FLAG_*`.
     pub flags: u64,
@@ -121,36 +121,36 @@ pub const COLLISION: u64 = 8;
 /// `PERF_AUX_FLAG_PMU_FORMAT_TYPE_MASK`.
 pub const FORMAT: u64 = 0xff00;
 
-/// Follows the AUX records of one ring.
+/// Checks the AUX records of one ring.
 #[derive(Debug)]
 pub struct Ledger {
     /// The length of the AUX area.
     len: u64,
     overwrite: bool,
-    /// Where the last record ended; none before the first.
+    /// The position where the last record ended; [`None`] before the first one.
     pub end: Option<u64>,
-    /// Bytes that records have.
+    /// Bytes of trace in all records.
     pub bytes: u64,
-    /// Bytes between records: a driver may skip some, and no record says so.
+    /// Bytes between records. A driver may skip some, and no record reports that.
     pub skipped: u64,
-    /// How many records there were.
+    /// Number of records.
     pub records: u64,
-    /// How many with `TRUNCATED`.
+    /// Number of records with `TRUNCATED`.
     pub truncated: u64,
-    /// The most room that there was at one of them, by what was read when its transaction began.
+    /// The most space that there was at one of them, computed with the tail when its transaction began.
     pub room: u64,
-    /// What was read when records were found last: the transactions of those that come began behind that.
+    /// The tail when records were found last. The transactions of later records began after that.
     before: u64,
-    /// The format of the trace.
+    /// The format of the trace, from the first record.
     format: Option<u64>,
-    /// All flags.
+    /// The flags of all records.
     pub flags: u64,
     /// The longest record.
     pub longest: u64,
 }
 
 impl Ledger {
-    /// That of an area of `len` bytes.
+    /// The ledger of an area of `len` bytes.
     pub fn new(len: u64, overwrite: bool) -> Self {
         Self {
             len,
@@ -168,19 +168,19 @@ impl Ledger {
         }
     }
 
-    /// Records up to there were lost.
+    /// Continues at `head`: the records up to there were lost.
     pub fn goes_to(&mut self, head: u64) {
         let end = self.end.unwrap_or(0);
         self.skipped += head.saturating_sub(end);
         self.end = Some(end.max(head));
     }
 
-    /// All records that there are were added, while user space had read up to `tail`.
+    /// Ends a batch: all existing records were added, while user space had read up to `tail`.
     pub fn ends_batch(&mut self, tail: u64) {
         self.before = tail;
     }
 
-    /// The next record, while user space has read up to `tail`.
+    /// Adds the next record, while user space has read up to `tail`.
     pub fn add(&mut self, aux: Aux, tail: u64) -> Result<()> {
         let Aux {
             offset,
@@ -241,7 +241,7 @@ impl Ledger {
     }
 }
 
-/// The records in these bytes, which begin and end with one.
+/// Splits these bytes into records. They must begin and end with a whole record.
 pub fn split(mut bytes: &[u8]) -> Result<Vec<Record>> {
     let mut records = Vec::new();
     while !bytes.is_empty() {
@@ -273,7 +273,7 @@ mod tests {
         }
     }
 
-    /// Each wrong record is refused for its reason, and the right ones are not.
+    /// Each wrong record is refused for the right reason, and no correct record is refused.
     #[test]
     fn ledger() {
         type Row<'a> = (bool, &'a [(Aux, u64)], Option<&'a str>);

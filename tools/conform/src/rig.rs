@@ -19,12 +19,12 @@ use crate::pmu::{Place, Pmu};
 use crate::records::{self, Ledger, Record};
 use crate::stream::Stream;
 
-/// Whether the driver stops where the area is full.
+/// Whether the driver stops when the area is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// The area is mapped writable: the driver stops there.
+    /// The area is mapped writable: the driver stops when it is full.
     Linear,
-    /// It is mapped read-only: the driver goes on over what it has written.
+    /// The area is mapped read-only: the driver overwrites old trace.
     Overwrite,
 }
 
@@ -40,20 +40,20 @@ impl fmt::Display for Mode {
 /// Pages of a data ring.
 pub const DATA_PAGES: usize = 16;
 
-/// How long a case waits for what must come, in seconds.
+/// How long a case waits for an expected result, in seconds.
 static PATIENCE: AtomicU64 = AtomicU64::new(20);
 
-/// Longer than anything takes that works, even on a machine that is emulated and busy.
+/// Longer than any correct operation takes, even on an emulated and busy machine.
 pub fn patience() -> Duration {
     Duration::from_secs(PATIENCE.load(Ordering::Relaxed))
 }
 
-/// Waits this long from now on.
+/// Sets how long cases wait from now on.
 pub fn set_patience(seconds: u64) {
     PATIENCE.store(seconds, Ordering::Relaxed);
 }
 
-/// Calls `what` with this patience, or with the present one if that is shorter.
+/// Calls `what` with this patience, or with the current one if that is shorter.
 pub fn with_patience<T>(seconds: u64, what: impl FnOnce() -> T) -> T {
     let long = PATIENCE.load(Ordering::Relaxed);
     set_patience(long.min(seconds));
@@ -67,7 +67,7 @@ pub const CPU_CLOCK: u64 = 0;
 /// `PERF_COUNT_SW_DUMMY`.
 pub const DUMMY: u64 = 9;
 
-/// A software event with a period, which begins at once.
+/// A software event with a period, which is enabled at once.
 pub fn software(config: u64, period: u64) -> Attr {
     Attr {
         kind: 1,
@@ -80,12 +80,12 @@ pub fn software(config: u64, period: u64) -> Attr {
     }
 }
 
-/// So many pages, in bytes.
+/// The length of this number of pages, in bytes.
 pub fn bytes(pages: usize) -> u64 {
     u64::try_from(pages.saturating_mul(page_size())).unwrap_or(u64::MAX)
 }
 
-/// Where areas are mapped.
+/// The offset at which areas are mapped.
 pub fn offset() -> u64 {
     bytes(1 + DATA_PAGES)
 }
@@ -102,7 +102,7 @@ pub fn map_aux(event: impl AsFd, base: &Mapping, pages: usize, mode: Mode) -> io
     Mapping::new(event, offset(), pages * page_size(), mode == Mode::Linear)
 }
 
-/// The records that a data ring of so many pages has, behind its control page.
+/// Reads the records of a data ring of this number of pages, which is behind its control page.
 pub fn drain(base: &Mapping, pages: usize) -> Result<Vec<Record>> {
     let len = bytes(pages);
     let head = base.load(Field::DataHead, Ordering::Acquire);
@@ -123,7 +123,7 @@ pub fn drain(base: &Mapping, pages: usize) -> Result<Vec<Record>> {
     records::split(&out)
 }
 
-/// What is in an area from one index to another.
+/// Copies the bytes of an area from one position to another.
 pub fn copy(area: &Mapping, from: u64, to: u64) -> Result<Vec<u8>> {
     let len = u64::try_from(area.len())?;
     let left = to
@@ -139,7 +139,8 @@ pub fn copy(area: &Mapping, from: u64, to: u64) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// An event with its rings, and a reader that follows them. Unmapped before it is closed, as the fields are.
+/// An event with its rings, and a reader that follows them. The order of the fields matters: the rings are unmapped before the event is
+/// closed.
 pub struct Rig {
     /// Its area.
     pub aux: Option<Mapping>,
@@ -147,24 +148,24 @@ pub struct Rig {
     pub base: Option<Mapping>,
     /// The event.
     pub event: Event,
-    /// What the AUX records say.
+    /// The ledger of the AUX records.
     pub ledger: Ledger,
-    /// All records but AUX records.
+    /// All records except AUX records.
     pub others: Vec<Record>,
     /// The sample ids of AUX records.
     pub ids: Vec<records::SampleId>,
-    /// Reads the trace, if it is known.
+    /// Checks the trace, if its format is known.
     pub stream: Option<Stream>,
     mode: Mode,
-    /// Where the reader is.
+    /// The position of the reader.
     tail: u64,
     /// Whether the PMU makes trace visible without being stopped.
     commits: bool,
-    /// For how many records with `TRUNCATED` the event was enabled again.
+    /// Number of records with `TRUNCATED` for which the event was enabled again.
     enabled: u64,
 }
 
-/// Starts a thread of a scope. The kernel may have no memory for one.
+/// Starts a thread of a scope. This fails if the kernel has no memory for one.
 pub fn beside<'scope, T: Send + 'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
     does: impl FnOnce() -> T + Send + 'scope,
@@ -174,19 +175,19 @@ pub fn beside<'scope, T: Send + 'scope>(
 }
 
 impl Rig {
-    /// Opens and maps an event that is off.
+    /// Opens and maps a disabled event.
     pub fn open(pmu: &Pmu, place: Place, pages: usize, mode: Mode) -> Result<Self> {
         Self::with(pmu, &pmu.attr(), place, pages, mode)
     }
 
-    /// The same, with what it asks for.
+    /// The same, with this attribute.
     pub fn with(pmu: &Pmu, attr: &Attr, place: Place, pages: usize, mode: Mode) -> Result<Self> {
         let event = pmu.open_attr(attr, place);
         let event = event.with_context(|| format!("opening an event of {place}"))?;
         Self::of(pmu, event, place, pages, mode)
     }
 
-    /// Maps an event that is open.
+    /// Maps the rings of an open event.
     pub fn of(pmu: &Pmu, event: Event, place: Place, pages: usize, mode: Mode) -> Result<Self> {
         let mut rig = Self {
             aux: None,
@@ -208,7 +209,7 @@ impl Rig {
         Ok(rig)
     }
 
-    /// Maps its rings.
+    /// Maps the rings.
     pub fn map(&mut self, pages: usize) -> Result<()> {
         let base = match self.base.take() {
             Some(base) => base,
@@ -221,13 +222,13 @@ impl Rig {
         Ok(())
     }
 
-    /// A word of the control page.
+    /// Loads a word of the control page.
     pub fn get(&self, field: Field) -> u64 {
         let base = self.base.as_ref();
         base.map_or(0, |base| base.load(field, Ordering::Acquire))
     }
 
-    /// Sets one.
+    /// Stores a word of the control page.
     pub fn set(&self, field: Field, value: u64) {
         if let Some(base) = &self.base {
             base.store(field, value, Ordering::Release);
@@ -239,7 +240,7 @@ impl Rig {
         self.get(Field::AuxHead)
     }
 
-    /// Where the reader is.
+    /// The position of the reader.
     pub fn tail(&self) -> u64 {
         self.tail
     }
@@ -251,7 +252,7 @@ impl Rig {
             .context("the event says nothing: its PMU is gone")
     }
 
-    /// Reads the records; how many there were.
+    /// Reads the records. Returns their number.
     pub fn drain(&mut self) -> Result<usize> {
         let Some(base) = &self.base else {
             return Ok(0);
@@ -274,7 +275,7 @@ impl Rig {
         Ok(count)
     }
 
-    /// Reads the records, and in linear mode the trace up to where they end.
+    /// Reads the records, and in linear mode the trace up to the end of the last record.
     pub fn read(&mut self) -> Result<()> {
         let head = self.head();
         let known = self.others.len();
@@ -282,7 +283,7 @@ impl Rig {
         if self.mode == Mode::Overwrite {
             return Ok(());
         }
-        // Records come before the head moves: what a lost one had is in front of it.
+        // The kernel writes records before it moves the head: the trace of a lost record is before the head.
         let mut found = self.others.iter().skip(known);
         if found.any(|record| record.kind == records::LOST) {
             self.ledger.goes_to(head);
@@ -300,13 +301,13 @@ impl Rig {
         Ok(())
     }
 
-    /// What is in the area from one index to another.
+    /// Copies the bytes of the area from one position to another.
     pub fn bytes(&self, from: u64, to: u64) -> Result<Vec<u8>> {
         let aux = self.aux.as_ref().context("there is no area")?;
         copy(aux, from, to)
     }
 
-    /// Works until this is so, and looks after each stretch of work.
+    /// Works until the condition is true. Checks it after each stretch of work.
     pub fn until(
         &mut self,
         what: &str,
@@ -333,7 +334,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Works until there are so many more bytes, and reads them as they come. An event that is full is enabled again.
+    /// Works until there are this many more bytes of trace, and reads them as they come. Enables the event again after its area was full.
     pub fn traces(&mut self, more: u64) -> Result<()> {
         let enough = self.tail.saturating_add(more);
         self.until("tracing", |rig| {
@@ -342,7 +343,7 @@ impl Rig {
         })
     }
 
-    /// Reads all that there is, and enables the event if its area was full.
+    /// Reads everything, and enables the event if its area was full.
     pub fn follows(&mut self) -> Result<()> {
         self.read()?;
         if self.ledger.truncated > self.enabled {
@@ -352,7 +353,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Works, and reads nothing, until `aux_head` is so far.
+    /// Works, without reading trace, until `aux_head` has reached `head` or the area is full.
     pub fn fills(&mut self, head: u64) -> Result<()> {
         let before = self.ledger.truncated;
         self.until("filling the area", |rig| {
@@ -361,7 +362,7 @@ impl Rig {
         })
     }
 
-    /// Works, and reads nothing, until a record says that the area is full.
+    /// Works, without reading trace, until a record reports that the area is full.
     pub fn overflows(&mut self) -> Result<()> {
         let before = self.ledger.truncated;
         self.until("waiting for TRUNCATED without a reader", |rig| {
@@ -370,7 +371,7 @@ impl Rig {
         })
     }
 
-    /// Switches the event off, reads all, and checks that nothing is missing and nothing comes any more.
+    /// Disables the event and reads everything. Checks that nothing is missing, and that nothing comes afterwards.
     pub fn settles(&mut self) -> Result<()> {
         self.event.disable()?;
         let head = self.head();
@@ -399,7 +400,7 @@ impl Rig {
         Ok(())
     }
 
-    /// The trace that was read is all that the event has counted, where the stream says how much that is.
+    /// Checks that the trace that was read is all that the event has counted, if the format of the trace allows that.
     pub fn is_exact(&self) -> Result<String> {
         let Some(stream) = &self.stream else {
             return Ok(format!(
@@ -430,7 +431,7 @@ pub fn pin(cpu: u32) -> Result<()> {
     sched_setaffinity(None, &set).with_context(|| format!("going to CPU {cpu}"))
 }
 
-/// Lets it run anywhere again.
+/// Lets this thread run on any CPU again.
 pub fn unpin() -> Result<()> {
     let mut set = CpuSet::new();
     for cpu in 0..CpuSet::MAX_CPU {
@@ -439,7 +440,7 @@ pub fn unpin() -> Result<()> {
     sched_setaffinity(None, &set).context("using all CPUs again")
 }
 
-/// Has an event on while this thread works, again and again until there is trace; where `aux_head` is then.
+/// Enables the event while this thread works, and disables it, again and again until there is trace. Returns `aux_head`.
 pub fn makes_trace(event: &Event, base: &Mapping) -> Result<u64> {
     let end = Instant::now() + patience();
     loop {
@@ -468,7 +469,7 @@ pub fn work() {
     }
 }
 
-/// The next number of Collatz's sequence, over and over.
+/// The next number of a Collatz sequence, which begins again at its end.
 #[inline(never)]
 fn step(n: u64) -> u64 {
     match n {

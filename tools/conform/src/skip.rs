@@ -6,7 +6,7 @@ use std::fmt;
 
 use anyhow::Error;
 
-/// Why a case says nothing of this PMU or this machine.
+/// Why a case does not apply to this PMU or this machine.
 #[derive(Debug)]
 pub struct Skip(String);
 
@@ -18,7 +18,7 @@ impl fmt::Display for Skip {
 
 impl std::error::Error for Skip {}
 
-/// A case that says nothing.
+/// The error of a case that does not apply.
 pub fn skip(why: impl Into<String>) -> Error {
     Skip(why.into()).into()
 }

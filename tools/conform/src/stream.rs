@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Traces whose bytes can be checked. Nothing here is shared with what writes them.
+//! Checks the bytes of traces whose format is known. It shares no code with the drivers that write them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,16 +12,16 @@ use crate::records::{number, COLLISION, PARTIAL, TRUNCATED};
 /// A kind of trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Known {
-    /// Packets that say which bytes of an endless stream they are: `samples/pattern/codec`.
+    /// Packets that state their position in an endless stream: `samples/pattern/codec`.
     Pattern,
     /// Packets of Intel PT: Intel's manual, volume 3, chapter "Intel Processor Trace".
     IntelPt,
-    /// Pages that are all alike: `samples/edu_trace`.
+    /// Pages with the same content: `samples/edu_trace`.
     Edu,
 }
 
 impl Known {
-    /// The kind of a PMU of this name.
+    /// The kind of trace of a PMU with this name.
     pub fn of(pmu: &str) -> Option<Self> {
         match pmu {
             "pattern" | "c_pattern" => Some(Self::Pattern),
@@ -43,18 +43,18 @@ impl fmt::Display for Known {
     }
 }
 
-/// Reads a trace from its beginning.
+/// Checks a trace from its beginning.
 #[derive(Debug)]
 pub struct Stream {
     known: Known,
-    /// What was not read yet.
+    /// Bytes that could not be checked yet, as their packet is incomplete.
     rest: Vec<u8>,
-    /// A packet may be cut here, and the next begin anywhere behind.
+    /// Whether a packet may be cut here, so that the next packet may begin at any byte after it.
     anew: bool,
-    /// Whether Intel PT's packets are in step.
+    /// Whether the boundaries of Intel PT's packets are known.
     synced: bool,
     packets: u64,
-    /// Of each stream of `pattern`: where its next packet begins, and the bytes that it lacks.
+    /// For each stream of `pattern`: the position of its next packet, and the number of missing bytes.
     streams: BTreeMap<u32, (u64, u64)>,
 }
 
@@ -65,7 +65,7 @@ impl fmt::Display for Stream {
 }
 
 impl Stream {
-    /// One that begins.
+    /// A checker at the beginning of a trace.
     pub fn new(known: Known) -> Self {
         Self {
             known,
@@ -77,7 +77,7 @@ impl Stream {
         }
     }
 
-    /// What comes next, at this index of the area.
+    /// Checks the next bytes, which are at this position of the area.
     pub fn feed(&mut self, index: u64, bytes: &[u8]) -> Result<()> {
         self.rest.extend_from_slice(bytes);
         let mut rest = std::mem::take(&mut self.rest);
@@ -86,7 +86,7 @@ impl Stream {
             let len = match self.known {
                 Known::Pattern => self.pattern(left),
                 Known::IntelPt => self.intel_pt(left),
-                // Nothing of it is ever left for later.
+                // `edu` leaves no bytes for later.
                 Known::Edu => self.edu(index, left),
             };
             match len.with_context(|| format!("after {} packets", self.packets))? {
@@ -107,7 +107,7 @@ impl Stream {
         }
     }
 
-    /// The event has counted so many bytes, and these flags were in its records: how many of them the trace lacks.
+    /// Compares the trace with the event's count, and with the flags of its records. Returns how many bytes are missing in the trace.
     pub fn accounts(&self, counted: u64, flags: u64) -> Result<u64> {
         if self.known != Known::Pattern {
             return Ok(0);
@@ -133,7 +133,7 @@ impl Stream {
         Ok(lost)
     }
 
-    /// Each byte of `edu` says where in a page it is.
+    /// Each byte of `edu` shows its offset in a page.
     fn edu(&mut self, index: u64, bytes: &[u8]) -> Result<Option<usize>> {
         for (index, &byte) in (index..).zip(bytes) {
             let right = u8::try_from(index % 4096 % 251)?;
@@ -146,7 +146,7 @@ impl Stream {
         Ok(Some(bytes.len()))
     }
 
-    /// The length of the packet at the front, if it is whole.
+    /// The length of the packet at the front; [`None`] if it is incomplete.
     fn pattern(&mut self, bytes: &[u8]) -> Result<Option<usize>> {
         const UNIT: usize = 64;
         if bytes.len() < UNIT {
@@ -199,7 +199,7 @@ impl Stream {
                     missing.with_context(|| format!("position {pos:#x} comes behind {end:#x}"))?;
                 *end = pos.wrapping_add(u64::try_from(len)?);
             }
-            // It tells of the gap in front of the next packet.
+            // A barrier packet reports the gap before the next packet.
             2 => ensure!(lost > 0, "a barrier says that nothing was lost"),
             _ => {}
         }
@@ -207,7 +207,7 @@ impl Stream {
         Ok(Some(len))
     }
 
-    /// The same of Intel PT.
+    /// The same for Intel PT.
     fn intel_pt(&mut self, bytes: &[u8]) -> Result<Option<usize>> {
         const PSB: [u8; 16] = [
             0x02, 0x82, 0x02, 0x82, 0x02, 0x82, 0x02, 0x82, 0x02, 0x82, 0x02, 0x82, 0x02, 0x82,
@@ -243,7 +243,7 @@ fn mix(word: u64) -> u64 {
     word ^ word >> 31
 }
 
-/// The length of a packet of Intel PT; none if more bytes are needed to know.
+/// The length of a packet of Intel PT; [`None`] if it takes more bytes to know it.
 fn packet_len(bytes: &[u8]) -> Result<Option<usize>> {
     let Some(&first) = bytes.first() else {
         return Ok(None);
@@ -306,7 +306,7 @@ mod tests {
 
     use super::*;
 
-    /// A byte is right at its index only, and the page begins anew at 4096.
+    /// A byte is right only at its offset, and the pages repeat after 4096 bytes.
     #[test]
     fn pages_of_edu() {
         let mut stream = Stream::new(Known::Edu);

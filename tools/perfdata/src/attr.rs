@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `struct perf_event_attr`: what an event is, for the kernel and in the file.
+//! `struct perf_event_attr`, which describes an event to the kernel and in the file.
 
 use crate::bytes::{to_u64, Cursor};
 use crate::{Error, Result};
@@ -13,31 +13,31 @@ bitflags::bitflags! {
         const IP = 1 << 0;
         /// Process and thread.
         const TID = 1 << 1;
-        /// Time by the event's clock.
+        /// Time of the event's clock.
         const TIME = 1 << 2;
         /// Address.
         const ADDR = 1 << 3;
-        /// What the event's group has counted.
+        /// Values that the event or its group has counted, as `read_format` asks.
         const READ = 1 << 4;
         /// Callchain.
         const CALLCHAIN = 1 << 5;
-        /// Id of the event, a group's leader's for its members.
+        /// Id of the event; if it is inherited, the id of the event that it was inherited from.
         const ID = 1 << 6;
         /// CPU.
         const CPU = 1 << 7;
         /// Period.
         const PERIOD = 1 << 8;
-        /// Id of the very event.
+        /// Id of the event itself, also if it is inherited.
         const STREAM_ID = 1 << 9;
-        /// What a tracepoint has.
+        /// Raw data, such as the fields of a tracepoint.
         const RAW = 1 << 10;
-        /// Where data came from.
+        /// Source of the data in the memory hierarchy.
         const DATA_SRC = 1 << 15;
         /// Physical address of the data.
         const PHYS_ADDR = 1 << 19;
-        /// A piece of the AUX area of the group's leader.
+        /// Part of the AUX area of the group's leader.
         const AUX = 1 << 20;
-        /// Id of the event in a place that does not depend on the other bits.
+        /// Id of the event, at a place that does not depend on the other bits.
         const IDENTIFIER = 1 << 16;
         const _ = !0;
     }
@@ -47,11 +47,11 @@ bitflags::bitflags! {
     pub struct ReadFormat: u64 {
         /// How long the event was enabled.
         const TOTAL_TIME_ENABLED = 1 << 0;
-        /// How long it ran.
+        /// How long the event ran on the PMU.
         const TOTAL_TIME_RUNNING = 1 << 1;
-        /// Its id.
+        /// Id of the event.
         const ID = 1 << 2;
-        /// The whole group at once.
+        /// Values of the whole group in one read.
         const GROUP = 1 << 3;
         /// How many samples were lost.
         const LOST = 1 << 4;
@@ -61,19 +61,19 @@ bitflags::bitflags! {
     /// The bit field of `perf_event_attr`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct Flags: u64 {
-        /// Off until enabled.
+        /// The event starts disabled.
         const DISABLED = 1 << 0;
-        /// Children get it too.
+        /// Child tasks inherit the event.
         const INHERIT = 1 << 1;
-        /// Must always be on the PMU.
+        /// The event must always be on the PMU.
         const PINNED = 1 << 2;
-        /// The only group on the PMU.
+        /// The group must be the only one on the PMU.
         const EXCLUSIVE = 1 << 3;
-        /// Not in user mode.
+        /// Excludes user mode.
         const EXCLUDE_USER = 1 << 4;
-        /// Not in the kernel.
+        /// Excludes the kernel.
         const EXCLUDE_KERNEL = 1 << 5;
-        /// Not in the hypervisor.
+        /// Excludes the hypervisor.
         const EXCLUDE_HV = 1 << 6;
         /// MMAP records for executable mappings.
         const MMAP = 1 << 8;
@@ -81,7 +81,7 @@ bitflags::bitflags! {
         const COMM = 1 << 9;
         /// `sample_period` is a frequency.
         const FREQ = 1 << 10;
-        /// Enabled by the next exec.
+        /// The next exec enables the event.
         const ENABLE_ON_EXEC = 1 << 12;
         /// FORK and EXIT records.
         const TASK = 1 << 13;
@@ -89,15 +89,15 @@ bitflags::bitflags! {
         const WATERMARK = 1 << 14;
         /// Every record of the kernel ends with a sample id.
         const SAMPLE_ID_ALL = 1 << 18;
-        /// Not in the host.
+        /// Excludes the host.
         const EXCLUDE_HOST = 1 << 19;
-        /// Not in a guest.
+        /// Excludes guests.
         const EXCLUDE_GUEST = 1 << 20;
         /// MMAP2 in place of MMAP.
         const MMAP2 = 1 << 23;
-        /// COMM says when it comes from an exec.
+        /// COMM records of an exec have a flag in `misc`.
         const COMM_EXEC = 1 << 24;
-        /// Times are by `clockid`.
+        /// Times are of the clock `clockid`.
         const USE_CLOCKID = 1 << 25;
         /// SWITCH records.
         const CONTEXT_SWITCH = 1 << 26;
@@ -117,13 +117,13 @@ bitflags::bitflags! {
         const TEXT_POKE = 1 << 33;
         /// Build-ids in MMAP2 records.
         const BUILD_ID = 1 << 34;
-        /// Removed by the next exec.
+        /// The next exec removes the event.
         const REMOVE_ON_EXEC = 1 << 36;
         const _ = !0;
     }
 }
 
-/// What an event is. Fields that are not named by a flag are 0 when they are not used.
+/// Attributes of an event. Unused fields are 0.
 ///
 /// ```
 /// use perfdata::{Attr, Flags};
@@ -138,21 +138,21 @@ bitflags::bitflags! {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Attr {
-    /// Which PMU.
+    /// `type`: the number of the PMU.
     pub kind: u32,
-    /// What of it.
+    /// Which event of the PMU.
     pub config: u64,
     /// Period or frequency.
     pub sample_period: u64,
-    /// What samples and sample ids hold.
+    /// Fields of samples and sample ids.
     pub sample_type: SampleType,
-    /// What `read` gives.
+    /// Fields that `read` returns.
     pub read_format: ReadFormat,
     /// The bit field.
     pub flags: Flags,
-    /// When the data ring wakes its reader: events, or bytes with [`Flags::WATERMARK`].
+    /// Number of events after which the kernel wakes the reader of the data ring. In bytes with [`Flags::WATERMARK`].
     pub wakeup: u32,
-    /// Breakpoint's kind.
+    /// Type of the breakpoint.
     pub bp_type: u32,
     /// More config (or the breakpoint's address).
     pub config1: u64,
@@ -162,21 +162,21 @@ pub struct Attr {
     pub branch_sample_type: u64,
     /// Which user registers to sample.
     pub sample_regs_user: u64,
-    /// How much user stack to sample.
+    /// Bytes of user stack to sample.
     pub sample_stack_user: u32,
-    /// Which clock, with [`Flags::USE_CLOCKID`].
+    /// Clock of the times, with [`Flags::USE_CLOCKID`].
     pub clockid: i32,
     /// Which interrupted registers to sample.
     pub sample_regs_intr: u64,
-    /// When the AUX area wakes its reader, in bytes.
+    /// Number of bytes in the AUX area after which the kernel wakes the reader.
     pub aux_watermark: u32,
-    /// Frames of a callchain.
+    /// Maximum number of frames in a callchain.
     pub sample_max_stack: u16,
-    /// How much of the AUX area a sample holds.
+    /// Bytes of the AUX area in a sample.
     pub aux_sample_size: u32,
-    /// Pause and resume of the AUX area.
+    /// Whether the event pauses or resumes AUX tracing, or starts paused.
     pub aux_action: u32,
-    /// Data for a signal.
+    /// User data in the signal that the event sends.
     pub sig_data: u64,
     /// More config.
     pub config3: u64,
@@ -184,11 +184,11 @@ pub struct Attr {
     pub config4: u64,
 }
 
-/// The layouts that there have been, by their length.
+/// Lengths of all versions of `struct perf_event_attr`.
 const SIZES: [usize; 10] = [64, 72, 80, 96, 104, 112, 120, 128, 136, 144];
 
 impl Attr {
-    /// As the kernel and the file have it, no longer than the fields that are used need: programs refuse a file whose
+    /// Encodes the attributes for the kernel and the file, in the shortest layout that has all used fields. Programs refuse a file whose
     /// attributes are longer than those they know.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -229,7 +229,7 @@ impl Attr {
             .rposition(|&b| b != 0)
             .map_or(0, |last| last + 1)
             .max(len);
-        // A clock is a field of the fourth layout even if its number is 0.
+        // With a clock, the layout must have `clockid` even if that is 0.
         let used = if self.flags.contains(Flags::USE_CLOCKID) {
             used.max(96)
         } else {
@@ -242,11 +242,11 @@ impl Attr {
         out
     }
 
-    /// The reverse of [`encode`](Self::encode); `base` is the place of `bytes` in the file, for errors. Takes layouts that are
-    /// longer than those known here when what is beyond is 0.
+    /// The reverse of [`encode`](Self::encode). `base` is the file offset of `bytes`, for errors. Accepts a layout that is longer than
+    /// those known here if its additional bytes are 0.
     ///
     /// # Errors
-    /// If `bytes` are too short, or say something that is not known here.
+    /// If `bytes` are too short, or use fields that are not known here.
     pub fn decode(bytes: &[u8], base: u64) -> Result<Self> {
         let mut c = Cursor::new(bytes, base);
         let kind = c.u32("attr.type")?;

@@ -9,7 +9,7 @@ use crate::Result;
 /// A function of a BPF program, as the kernel has compiled it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BpfFunction<'a> {
-    /// Where it was in the kernel's memory.
+    /// Address in the kernel's memory.
     pub address: u64,
     /// Its tag, which is in its symbol's name.
     pub tag: [u8; 8],
@@ -37,7 +37,7 @@ const LENGTHS: Array = array(4, 108, 120);
 /// `PERF_BPIL_PROG_TAGS`
 const TAGS: Array = array(8, 180, 184);
 
-/// A program.
+/// A BPF program.
 struct Program<'a> {
     arrays: u64,
     info: &'a [u8],
@@ -45,7 +45,7 @@ struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    /// The elements of an array, each of `len` bytes. None if it is not there as a whole.
+    /// The elements of an array, each of `len` bytes. [`None`] if the array is missing or incomplete.
     fn array(&self, array: &Array, len: usize) -> Option<&'a [u8]> {
         if self.arrays >> array.bit & 1 == 0 {
             return None;
@@ -58,7 +58,7 @@ impl<'a> Program<'a> {
         self.data.get(usize::try_from(place).ok()?..)?.get(..len)
     }
 
-    /// Its functions. The kernel shows code and addresses only to a process that may read the addresses of its symbols.
+    /// The functions of the program. The kernel shows code and addresses only to a process that may read the addresses of kernel symbols.
     fn functions(&self) -> Option<impl Iterator<Item = BpfFunction<'a>>> {
         let mut code = self.array(&CODE, 1)?;
         let addresses = self.array(&ADDRESSES, 8)?.chunks_exact(8);
@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// A program of two functions whose code is `code`, of three and two bytes.
+    /// A program of two functions: `code` has three bytes of the first and two of the second.
     fn program(code: &[u8; 8], arrays: u64) -> Vec<u8> {
         let mut info = vec![0; 232];
         let mut put = |at: usize, bytes: &[u8]| info[at..at + bytes.len()].copy_from_slice(bytes);
@@ -160,7 +160,7 @@ mod tests {
         );
     }
 
-    /// Any byte may be another, and any number of bytes may be missing.
+    /// A section with any byte changed, or cut after any byte.
     #[test]
     fn hostile_sections() {
         let good = section(&[program(&[1; 8], ALL)]);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Little-endian reading with bounds, where every error knows the field and the place in the file.
+//! Bounds-checked little-endian reads. Every error names the field and its file offset.
 
 use crate::{Error, Result};
 
-/// A reader of fields that knows where in the file its bytes are.
+/// Reads fields, and knows the file offset of its bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct Cursor<'a> {
     data: &'a [u8],
@@ -19,7 +19,7 @@ impl<'a> Cursor<'a> {
         Self { data, pos: 0, base }
     }
 
-    /// The place in the file of the next byte.
+    /// File offset of the next byte.
     #[inline]
     pub(crate) fn offset(&self) -> u64 {
         self.base.saturating_add(to_u64(self.pos))
@@ -48,7 +48,7 @@ impl<'a> Cursor<'a> {
         Ok(bytes)
     }
 
-    /// Whether these bytes are next: they are taken then.
+    /// Returns whether these bytes come next, and skips them if so.
     pub(crate) fn mark(&mut self, bytes: &[u8]) -> bool {
         let rest = self.data.get(self.pos..).unwrap_or_default();
         let is_next = rest.starts_with(bytes);
@@ -85,7 +85,7 @@ impl<'a> Cursor<'a> {
         self.array(field).map(u64::from_le_bytes)
     }
 
-    /// The bytes up to the first NUL (or the end); eats everything.
+    /// The bytes up to the first NUL or the end. Skips all remaining bytes.
     pub(crate) fn string(&mut self) -> &'a [u8] {
         let rest = &self.data[self.pos..];
         self.pos = self.data.len();
@@ -93,7 +93,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// What stands before the first NUL.
+/// The bytes before the first NUL; all bytes if there is none.
 pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|&b| b == 0).next().unwrap_or(&[])
 }
@@ -103,7 +103,7 @@ pub(crate) fn to_u64(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
 
-/// How many bytes bring `len` to a multiple of 8.
+/// Number of bytes that pad `len` to a multiple of 8.
 pub(crate) fn padding(len: usize) -> usize {
     len.wrapping_neg() & 7
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What can be wrong with a file.
+//! Errors of reading and writing a file.
 
-/// Says which field is wrong, and where in the file it is.
+/// Names the invalid field, or the failed operation, and the file offset.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -11,47 +11,47 @@ pub enum Error {
     Short {
         /// The field that was being read.
         field: &'static str,
-        /// Where it begins in the file.
+        /// File offset of its beginning.
         offset: u64,
         /// Its length.
         need: u64,
-        /// What is there of it.
+        /// Number of its bytes that are there.
         have: u64,
     },
-    /// The field's value cannot be.
+    /// The value of the field is invalid.
     #[error("{field} at file offset {offset:#x} is {value:#x}: {why}")]
     Invalid {
         /// The field.
         field: &'static str,
-        /// Where it is in the file.
+        /// File offset of the field.
         offset: u64,
-        /// What it says.
+        /// Its value.
         value: u64,
-        /// Why that cannot be.
+        /// Why the value is invalid.
         why: &'static str,
     },
-    /// Something that no perf.data file can hold was to be written.
+    /// The caller tried to write something that a perf.data file cannot hold.
     #[error("{what} cannot be written to a perf.data file: {why}")]
     Unwritable {
-        /// What was to be written.
+        /// What the caller tried to write.
         what: &'static str,
         /// Why it cannot be.
         why: &'static str,
     },
-    /// The input refused.
+    /// Reading the input failed.
     #[error("reading failed at file offset {offset:#x}: {reason}")]
     Input {
-        /// Where.
+        /// File offset of the read.
         offset: u64,
-        /// What the input said.
+        /// Error of the input.
         reason: std::io::Error,
     },
-    /// The output refused.
+    /// Writing the output failed.
     #[error("writing failed at file offset {offset:#x}: {reason}")]
     Output {
-        /// How far the file had got.
+        /// File offset of the write.
         offset: u64,
-        /// What the output said.
+        /// Error of the output.
         reason: std::io::Error,
     },
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The feature sections: what stands behind the data.
+//! The feature sections, which follow the data section.
 
 use crate::attr::Attr;
 use crate::bpf::{self, BpfFunction};
@@ -12,7 +12,7 @@ use crate::{Error, Result};
 pub struct Feature(pub u8);
 
 impl Feature {
-    /// Formats of tracepoints, as `trace-cmd` version 0.6 has them.
+    /// Formats of tracepoints, in the format of `trace-cmd` version 0.6.
     pub const TRACING_DATA: Self = Self(1);
     /// Host's name.
     pub const HOSTNAME: Self = Self(3);
@@ -20,15 +20,15 @@ impl Feature {
     pub const OSRELEASE: Self = Self(4);
     /// Recorder's version.
     pub const VERSION: Self = Self(5);
-    /// Machine.
+    /// Machine architecture.
     pub const ARCH: Self = Self(6);
     /// Number of CPUs, present and online.
     pub const NRCPUS: Self = Self(7);
-    /// CPU, for people.
+    /// Description of the CPU, for people.
     pub const CPUDESC: Self = Self(8);
-    /// CPU, for programs.
+    /// Identifier of the CPU, for programs.
     pub const CPUID: Self = Self(9);
-    /// KiB of memory.
+    /// Size of the memory in KiB.
     pub const TOTAL_MEM: Self = Self(10);
     /// Recorder's arguments.
     pub const CMDLINE: Self = Self(11);
@@ -36,23 +36,23 @@ impl Feature {
     pub const EVENT_DESC: Self = Self(12);
     /// Names of the PMUs' numbers.
     pub const PMU_MAPPINGS: Self = Self(16);
-    /// Where the AUXTRACE records are.
+    /// Index of the AUXTRACE records.
     pub const AUXTRACE: Self = Self(18);
-    /// First and last time.
+    /// First and last time of the records.
     pub const SAMPLE_TIME: Self = Self(21);
     /// Resolution of the clock.
     pub const CLOCKID: Self = Self(23);
     /// BPF programs.
     pub const BPF_PROG_INFO: Self = Self(25);
-    /// The clock against the time of day.
+    /// A time of the clock, and the time of day at that moment.
     pub const CLOCK_DATA: Self = Self(29);
-    /// Notes of the recorder, lines of `key=value`. No bit of the header says that they are there: `perf inject` calls a
-    /// function for each bit, and crashes if it has none. Their entry stands behind the table, with a mark of its own.
-    /// Files that have the bit are read, too.
+    /// Notes of the recorder: lines of `key=value`. They have no bit in the header, because `perf inject` calls a function for each bit and
+    /// crashes if it has none. Their entry follows the table and begins with a magic number. The reader also accepts files that have the
+    /// bit.
     pub const NOTES: Self = Self(255);
 }
 
-/// What the entry of the notes begins with: place and length follow.
+/// Magic number at the beginning of the entry of the notes. Offset and length of the section follow.
 pub(crate) const NOTES_MAGIC: [u8; 8] = *b"AUXNOTES";
 
 /// The length of the entry of the notes.
@@ -64,7 +64,7 @@ const EMPTY_INDEX: [u8; 8] = [0; 8];
 /// An event with its ids and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventDesc {
-    /// What it is.
+    /// Attributes of the event.
     pub attr: Attr,
     /// Its ids, one for each file descriptor.
     pub ids: Vec<u64>,
@@ -72,27 +72,28 @@ pub struct EventDesc {
     pub name: String,
 }
 
-/// Where an AUXTRACE record is.
+/// An entry of the index: the place of an AUXTRACE record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IndexEntry {
-    /// Its place in the file.
+    /// File offset of the record.
     pub offset: u64,
-    /// Its length, payload not counted.
+    /// Length of the record without its payload.
     pub size: u64,
 }
 
-/// A clock against the time of day.
+/// A time of a clock, and the time of day at that moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockData {
-    /// Which clock.
+    /// Number of the clock.
     pub clockid: u32,
     /// Time of day, ns.
     pub wall: u64,
-    /// What the clock said then, ns.
+    /// Time of the clock, ns.
     pub clock: u64,
 }
 
-/// A string as feature sections have it: its length, then itself with at least one NUL, to a multiple of 64.
+/// Appends a string in the format of feature sections: the padded length, then the string and at least one NUL, padded to a multiple of 64
+/// bytes.
 pub(crate) fn put_string(out: &mut Vec<u8>, text: impl AsRef<[u8]>) {
     let text = text.as_ref();
     let len = (text.len() + 1).next_multiple_of(64);
@@ -111,7 +112,7 @@ fn get_bytes<'a>(c: &mut Cursor<'a>, field: &'static str) -> Result<&'a [u8]> {
     Ok(until_nul(c.take(len, field)?))
 }
 
-/// A count that is believed only as far as the bytes that are there can bear it.
+/// Checks a count: the remaining bytes must have space for `n` elements of at least `each` bytes.
 fn count(c: &Cursor<'_>, n: u64, each: usize, field: &'static str) -> Result<usize> {
     let n = usize::try_from(n).unwrap_or(usize::MAX);
     if n > c.left() / each {
@@ -132,13 +133,13 @@ pub struct Features {
 }
 
 impl Features {
-    /// None yet.
+    /// A set without sections.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a section, byte for byte.
+    /// Adds a section with these bytes, padded to a multiple of 8.
     pub fn raw(&mut self, feature: Feature, mut bytes: Vec<u8>) -> &mut Self {
         bytes.resize(bytes.len() + padding(bytes.len()), 0);
         self.sections.insert(feature.0, bytes);
@@ -246,14 +247,14 @@ impl Features {
         })
     }
 
-    /// Table and sections as they stand from file offset `at` on, and the bits of the header. An index of trace of `index` bytes
-    /// is to stand behind them.
+    /// Encodes the table and the sections for file offset `at`, and the feature bits for the header. The caller writes the index of the
+    /// AUXTRACE records, `index` bytes long, after them.
     pub(crate) fn encode(&self, at: u64, index: Option<u64>) -> (Vec<u8>, [u8; 32]) {
         let (notes, mut others): (Vec<_>, Vec<_>) = self
             .iter()
             .filter(|&(number, _)| Feature(number) != Feature::AUXTRACE)
             .partition(|(number, _)| Feature(*number) == Feature::NOTES);
-        // The file was ended if it has a feature of the header.
+        // A file counts as finished if its header has a feature bit. If there are only notes, an empty index adds one.
         let empty = others.is_empty() && !notes.is_empty() && index.is_none();
         let trace: Option<&[u8]> = if empty {
             Some(&EMPTY_INDEX)
@@ -300,11 +301,11 @@ impl Features {
 /// A feature section that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Section<'a> {
-    /// Which.
+    /// The feature.
     pub feature: Feature,
-    /// Where it is in the file.
+    /// File offset of the section.
     pub offset: u64,
-    /// What it holds.
+    /// Content of the section.
     pub bytes: &'a [u8],
 }
 
@@ -316,7 +317,7 @@ impl Section<'_> {
     /// The section as one string.
     ///
     /// # Errors
-    /// If it ends inside the string, as with every function here.
+    /// If the section ends inside the string.
     pub fn string(&self) -> Result<String> {
         get_string(&mut self.cursor(), "feature string")
     }
@@ -417,7 +418,8 @@ impl Section<'_> {
         })
     }
 
-    /// The functions in the section as [`Feature::BPF_PROG_INFO`]. A program whose code the recorder may not read has none.
+    /// The functions in the section as [`Feature::BPF_PROG_INFO`]. A program whose code the recorder was not permitted to read has no
+    /// functions here.
     ///
     /// # Errors
     /// If it ends too early.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Writes and reads perf.data files, AUX area trace included. Bytes in, bytes out: the crate opens no file and asks no kernel.
+//! Writes and reads perf.data files, including AUX area trace. The caller provides bytes or streams: the crate opens no file and makes no
+//! system call.
 //!
 //! ```
 //! use std::io::Cursor;
@@ -28,10 +29,11 @@
 //! ```
 //!
 //! # The file
-//! Header, id arrays, attributes, spare features, data section, table of features, features: in this order, so that the data
-//! section can grow and everything before it is final but for two words of the header. The index of trace is the last feature. A file whose recorder was killed has
-//! all its records, and [`recover`] finishes it.
-//! Numbers are little endian; files of the other byte order, and streams for a pipe, are refused with an error that says so.
+//! The parts of a file are in this order: header, id arrays, attributes, spare features, data section, table of features, features. So the
+//! data section can grow, and everything before it is final except two fields of the header. The index of the AUXTRACE records is the last
+//! feature. If the recorder is killed, the file has all records that were flushed, and [`recover`] finishes it.
+//!
+//! Numbers are little endian. Files of the other byte order and files in pipe mode are refused with an error that names the reason.
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
@@ -64,7 +66,7 @@ pub use recover::{recover, Recovered};
 pub use stream::Stream;
 pub use write::{append, OpenSpillFile, SpillFile, Writer};
 
-/// What a file begins with.
+/// Magic number at the beginning of a file.
 pub const MAGIC: [u8; 8] = *b"PERFILE2";
 /// Length of a file's header.
 pub const HEADER_LEN: u64 = 104;

@@ -27,12 +27,12 @@ impl Events {
         Self { list, by_id }
     }
 
-    /// The number of the event that has this id.
+    /// The number of the event with this id, as an index into `list`.
     pub fn with(&self, id: u64) -> Option<usize> {
         self.by_id.get(&id).copied()
     }
 
-    /// The number of the event that wrote this record. Records that do not say get the first.
+    /// The number of the event that wrote this record. 0, the first event, if the record does not identify its event.
     pub fn of(&self, record: &Record<'_>) -> usize {
         let identified = |(attr, _): &(Attr, Vec<u64>)| {
             attr.sample_type.contains(SampleType::IDENTIFIER)
@@ -51,7 +51,7 @@ impl Events {
             .unwrap_or(0)
     }
 
-    /// What a record says, and by whom, when and where it was written.
+    /// Decodes a record: its fields, and its sample id (thread, time, event and CPU).
     pub fn decode<'a>(&self, record: &Record<'a>) -> Result<(Event<'a>, Option<SampleId>)> {
         let (attr, _) = &self.list[self.of(record)];
         Ok((record.event(attr)?, record.sample_id(attr)?.0))
@@ -70,7 +70,7 @@ pub struct File<'a> {
     sections: Vec<Section<'a>>,
 }
 
-/// The part of the file that a section names.
+/// The bytes of a section. `at` is the file offset of the field that describes the section, for errors.
 fn section<'a>(
     bytes: &'a [u8],
     at: u64,
@@ -91,7 +91,7 @@ fn section<'a>(
         })
 }
 
-/// The numbers of the features that the header has.
+/// The numbers of the features whose bits are set in the header.
 pub(crate) fn numbers(bits: &[u8]) -> impl Iterator<Item = u8> + '_ {
     (0..=u8::MAX).filter(|number| {
         let byte = bits.get(usize::from(number / 8)).copied().unwrap_or(0);
@@ -100,15 +100,15 @@ pub(crate) fn numbers(bits: &[u8]) -> impl Iterator<Item = u8> + '_ {
 }
 
 impl<'a> File<'a> {
-    /// Reads what stands around the records of the file `bytes`.
+    /// Parses everything but the records of the file `bytes`: header, attributes, ids and features.
     ///
     /// # Errors
-    /// If it is no perf.data file, or one that cannot be: the error says which field is wrong and where.
+    /// If `bytes` are no perf.data file, or a field is invalid. The error names the field and its file offset.
     pub fn parse(bytes: &'a [u8]) -> Result<Self> {
         Self::read(bytes, true)
     }
 
-    /// Of a file of which no more than the front is there: as if there were no records and no features.
+    /// Parses only the part before the data section, as if the file had no records and no features.
     pub(crate) fn front(bytes: &'a [u8]) -> Result<Self> {
         Self::read(bytes, false)
     }
@@ -161,7 +161,7 @@ impl<'a> File<'a> {
         let data = if finished || data_size != 0 {
             section(bytes, 40, data_at, data_size, "header.data")?
         } else {
-            // The recorder was stopped before it could say how much there is: what is there is data.
+            // The recorder was stopped before it wrote the size: the data section extends to the end of the file.
             let rest = to_u64(bytes.len()).saturating_sub(data_at);
             section(bytes, 40, data_at, rest, "header.data")?
         };
@@ -196,7 +196,7 @@ impl<'a> File<'a> {
         for number in numbers(bits) {
             add(number, &mut table)?;
         }
-        // Files that have the bit need no entry with the mark.
+        // If the header has the bit of the notes, their entry is in the table and has no magic number.
         let has_bit = numbers(bits).any(|number| number == Feature::NOTES.0);
         if finished && !has_bit && table.mark(&NOTES_MAGIC) {
             add(Feature::NOTES.0, &mut table)?;
@@ -224,7 +224,7 @@ impl<'a> File<'a> {
             });
         }
         let mut out = Vec::new();
-        // Sections that overlap would make of a short file any number of ids.
+        // Overlapping sections could give a short file any number of ids: limit the sum.
         let mut room = bytes.len() / 8;
         let mut c = Cursor::new(table, at);
         while c.left() != 0 {
@@ -262,29 +262,28 @@ impl<'a> File<'a> {
         self.events.with(id)
     }
 
-    /// Whether the recorder got to the end of the file. If not, there are no features, and the records may end with one that
-    /// is cut.
+    /// Whether the recorder has finished the file. An unfinished file has no features, and its last record may be incomplete.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.finished
     }
 
-    /// Where the data section begins and how long it is.
+    /// File offset and length of the data section.
     #[must_use]
     pub fn data_section(&self) -> (u64, u64) {
         (self.data_at, to_u64(self.data.len()))
     }
 
-    /// The records in their order.
+    /// The records in file order.
     #[must_use]
     pub fn records(&self) -> Records<'a> {
         Records::new(self.data, self.data_at)
     }
 
-    /// The record at this place in the file.
+    /// The record at this place in the file, whatever its type.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no valid record.
     pub fn record_at(&self, entry: IndexEntry) -> Result<Record<'a>> {
         let left = to_u64(self.bytes.len()).saturating_sub(entry.offset);
         let rest = section(
@@ -310,25 +309,26 @@ impl<'a> File<'a> {
         &self.sections
     }
 
-    /// The features that the recorder left at the beginning of the file, for [`recover`](crate::recover).
+    /// The spare features: the recorder writes them at the beginning of the file, for [`recover`](crate::recover).
     #[must_use]
     pub fn spare(&self) -> &[Section<'a>] {
         &self.spare
     }
 
-    /// One feature section.
+    /// The section of one feature, if the file has it.
     #[must_use]
     pub fn feature(&self, feature: Feature) -> Option<Section<'a>> {
         self.sections.iter().find(|s| s.feature == feature).copied()
     }
 
-    /// The number, in [`events`](Self::events), of the event that wrote this record. Records that do not say get the first.
+    /// The number, in [`events`](Self::events), of the event that wrote this record. 0, the first event, if the record does not identify
+    /// its event.
     #[must_use]
     pub fn event_of(&self, record: &Record<'_>) -> usize {
         self.events.of(record)
     }
 
-    /// What a record says, and by whom, when and where it was written.
+    /// Decodes a record: its fields, and its sample id (thread, time, event and CPU).
     ///
     /// # Errors
     /// If the record is too short for its type.

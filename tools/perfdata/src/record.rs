@@ -53,9 +53,9 @@ pub struct Record<'a> {
     pub kind: RecordType,
     /// `misc` of its header.
     pub misc: u16,
-    /// The bytes behind the header, sample id included.
+    /// The bytes after the header, including the sample id.
     pub body: &'a [u8],
-    /// The bytes behind the record: only AUXTRACE has any.
+    /// The payload that follows the record. Only AUXTRACE records have one.
     pub payload: &'a [u8],
 }
 
@@ -64,7 +64,7 @@ impl<'a> Record<'a> {
         Cursor::new(body, self.offset.saturating_add(8))
     }
 
-    /// The sample id, and the part of the body before it. `attr` is the record's event.
+    /// Splits the body into the sample id and the fields before it. `attr` is the record's event.
     ///
     /// # Errors
     /// If the record is shorter than the sample id.
@@ -111,7 +111,7 @@ impl<'a> Record<'a> {
 pub(crate) struct Head {
     pub kind: RecordType,
     pub misc: u16,
-    /// Length of what is behind it.
+    /// Length of the body, which follows the header.
     pub body: usize,
 }
 
@@ -142,8 +142,7 @@ impl Head {
     }
 }
 
-/// The records of a file, or of bytes that were copied out of a ring, one after the other. An error is
-/// the last item.
+/// Iterates over the records of a file, or of bytes that were copied out of a ring. An error is the last item.
 #[derive(Debug, Clone)]
 pub struct Records<'a> {
     data: &'a [u8],

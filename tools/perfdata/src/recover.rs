@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Finishing a file whose recorder could not.
+//! Finishes a file whose recorder did not.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
@@ -11,36 +11,35 @@ use crate::stream::{Front, Stream};
 use crate::write::{patch_at, Index, OpenSpillFile, DATA_SIZE_AT, FEATURES_AT};
 use crate::{Error, Result};
 
-/// What was found in a file.
+/// What [`recover`] has found in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recovered {
-    /// The file was finished already; nothing was done.
+    /// The file was finished already, so it was not changed.
     pub was_finished: bool,
-    /// Whole records.
+    /// Number of whole records.
     pub records: u64,
-    /// AUXTRACE records among them.
+    /// Number of AUXTRACE records among these.
     pub pieces: u64,
-    /// Bytes of trace in these.
+    /// Bytes of trace, before compression.
     pub trace: u64,
-    /// Bytes that were cut off: the beginning of a record, or what is none.
+    /// Bytes that were cut off at the end: an incomplete record, or bytes that are no record.
     pub dropped: u64,
-    /// First and last time of a record.
+    /// Earliest and latest time of a record.
     pub times: Option<(u64, u64)>,
 }
 
-/// Finishes a file: finds its whole records, cuts off what is behind them, and writes index, features and sizes. A record
-/// counts by its header: its type need not be known, so files of other recorders can be finished, too. A piece of trace of
-/// which only the front is there keeps that. The features are those that the recorder left in the file at its
-/// beginning ([`Writer::with_spare`](crate::Writer::with_spare)), as `edit` changes them; `truncate` cuts the file.
-/// A long index goes to `spill_file`: see [`Writer::spill_index_to`](crate::Writer::spill_index_to).
+/// Finishes a file: finds its whole records, cuts off the bytes after them, and writes index, features and sizes. The types of the records
+/// need not be known: their headers are enough, so files of other recorders can be finished, too. If only the front of an AUXTRACE payload
+/// is there, it is kept. The features are the spare features of the file ([`Writer::with_spare`](crate::Writer::with_spare)), which `edit`
+/// can change. `truncate` cuts the file. A long index goes to `spill_file`: see [`Writer::spill_index_to`](crate::Writer::spill_index_to).
 ///
-/// After a power cut a file can be longer than what was written to it, and end with zeros, as a file system may write its
-/// length before its last blocks. So zeros at the end, from a multiple of 512 on, are cut off too.
+/// After a power cut a file can end with zeros that were never written to it: a file system may store the new length before the last
+/// blocks. So zeros at the end, from a multiple of 512 on, are cut off too.
 ///
-/// May be run again if it was itself interrupted.
+/// If recovery is interrupted, it can be run again.
 ///
 /// # Errors
-/// If this is no perf.data file, or what stands before the records is not whole, or the file cannot be read or written.
+/// If this is no perf.data file, if the part before the records is incomplete, or if the file cannot be read or written.
 pub fn recover<F: Read + Write + Seek>(
     file: &mut F,
     edit: impl FnOnce(&mut Features, &Recovered),
@@ -59,7 +58,7 @@ pub fn recover<F: Read + Write + Seek>(
     let parsed = front.parse()?;
     let mut features = Features::new();
     for section in parsed.spare() {
-        // The index is made of what is found, and of nothing else.
+        // The index is built only from the records that are found.
         if section.feature == Feature::AUXTRACE {
             continue;
         }
@@ -97,7 +96,7 @@ pub fn recover<F: Read + Write + Seek>(
 /// No file system has smaller blocks.
 const BLOCK: u64 = 512;
 
-/// Where the zeros begin that end a file, at a multiple of [`BLOCK`] behind `data`; `len` if there are none.
+/// Where the zeros at the end of a file begin: at a multiple of [`BLOCK`] after `data`. `len` if there are none.
 fn written<F: Read + Seek>(file: &mut F, data: u64, len: u64) -> Result<u64> {
     let mut end = len;
     let mut block = [0; 4096];
@@ -125,7 +124,7 @@ fn written<F: Read + Seek>(file: &mut F, data: u64, len: u64) -> Result<u64> {
 /// Where the whole records end.
 struct Good {
     end: u64,
-    /// Whether the last one is an AUXTRACE record whose payload is not all there.
+    /// Whether the last one is an AUXTRACE record whose payload is incomplete.
     shortened: bool,
 }
 
@@ -166,12 +165,12 @@ fn scan<F: Read + Seek>(
                 }
                 Ok((Event::Read(_), _)) => None,
                 Ok((_, id)) => id.and_then(|id| id.time),
-                // Its readers would refuse the file for it.
+                // Readers would refuse a file with such a record.
                 Err(_) if record.kind == RecordType::AUXTRACE_ZSTD => break,
                 // Other recorders write records that this crate cannot decode. Their length is enough to step over them.
                 Err(_) => None,
             };
-            // Records that a recorder has made up have no time.
+            // Synthesised records have time 0, which is no time.
             if let Some(time) = time.filter(|time| *time != 0) {
                 let (first, last) = out.times.unwrap_or((time, time));
                 out.times = Some((first.min(time), last.max(time)));

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Spare features: those that a file has from its beginning, in case that its recorder does not reach the end.
+//! Spare features, which the recorder writes at the beginning of a file. Recovery uses them if the recorder does not finish the file.
 
 use crate::bytes::{to_u64, Cursor};
 use crate::feature::{Feature, Features};
 use crate::{Result, Section};
 
-/// What the spare features begin with.
+/// Magic number at the beginning of the spare features.
 const SPARE_MAGIC: [u8; 8] = *b"AUXSPARE";
 
-/// The features that are in the file from the beginning: as bytes between the attributes and the data section,
-/// which other readers skip.
+/// Encodes spare features. They are between the attributes and the data section, where other readers skip them.
 pub(crate) fn to_bytes(features: &Features) -> Vec<u8> {
     let mut out = SPARE_MAGIC.to_vec();
     out.extend(to_u64(features.iter().count()).to_le_bytes());
@@ -22,7 +21,7 @@ pub(crate) fn to_bytes(features: &Features) -> Vec<u8> {
     out
 }
 
-/// Reads what [`to_bytes`] wrote; nothing if it is anything else.
+/// Decodes bytes of [`to_bytes`]. Any other bytes give no sections.
 pub(crate) fn parse(bytes: &[u8], base: u64) -> Vec<Section<'_>> {
     let mut c = Cursor::new(bytes, base);
     let mut out = Vec::new();
@@ -46,7 +45,7 @@ pub(crate) fn parse(bytes: &[u8], base: u64) -> Vec<Section<'_>> {
         }
         Ok(())
     };
-    // What is not whole is not used.
+    // An incomplete section is not used. Those before it are.
     let _ = step();
     out
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Reading a file of any length: it takes the memory of what stands before the records, and of one record.
+//! Reads a file of any length. Memory is needed only for the part before the records, and for one record.
 
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
@@ -11,23 +11,23 @@ use crate::read::{numbers, Events};
 use crate::record::{Auxtrace, Event, Head, Record, RecordType, SampleId};
 use crate::{Error, File, Result, HEADER_LEN};
 
-/// What stands before the records is at most this long, ids and attributes of thousands of events; and so is a feature section
-/// that is read at once.
+/// Maximum length of the part before the records: enough for ids and attributes of thousands of events. Also the maximum length of a
+/// feature section that is read as a whole.
 const FRONT: u64 = 64 << 20;
-/// Where the header says how long an attribute is; where the attributes begin, and where the data section does.
+/// Offsets in the header: of the length of an attribute, and of the places of attributes and data section.
 const ATTR_SIZE_AT: usize = 16;
 const ATTRS_AT: usize = 24;
 const DATA_AT: usize = 40;
-/// So much is read at once.
+/// Size of the read buffer in bytes.
 const BUFFER: usize = 1 << 20;
-/// So many entries of the index are read at once.
+/// Number of index entries that are read at once.
 const ENTRIES: u64 = 4096;
 
 pub(crate) fn read_error(offset: u64, reason: io::Error) -> Error {
     Error::Input { offset, reason }
 }
 
-/// What stands before the records of a file, and what its header says of the rest.
+/// The part of a file before its records, and the places of its records and features.
 #[derive(Debug, Clone)]
 pub(crate) struct Front {
     bytes: Vec<u8>,
@@ -35,17 +35,17 @@ pub(crate) struct Front {
     pub len: u64,
     /// Where the data section begins.
     pub data: u64,
-    /// Where it ends.
+    /// Where the data section ends.
     pub end: u64,
-    /// If the file was ended: its features.
+    /// The features of a finished file. [`None`] if the file is not finished.
     pub ended: Option<Vec<Place>>,
 }
 
-/// Number, place and length of a feature section.
+/// Number, file offset and length of a feature section.
 type Place = (u8, u64, u64);
 
 impl Front {
-    /// Reads it as the header has it.
+    /// Reads the front of a file. The header gives the end of the records and the features.
     fn read(file: &mut (impl Read + Seek)) -> Result<Self> {
         let (mut front, size, numbers) = Self::begin(file)?;
         front.parse()?;
@@ -53,7 +53,7 @@ impl Front {
         let size = if finished || size != 0 {
             size
         } else {
-            // The recorder was stopped before it could say how much there is: what is there is data.
+            // The recorder was stopped before it wrote the size: the data section extends to the end of the file.
             front.len.saturating_sub(front.data)
         };
         front.end = inside(front.data, size, front.len).ok_or(Error::Invalid {
@@ -68,7 +68,8 @@ impl Front {
         Ok(front)
     }
 
-    /// Reads it as it is found: a file whose features are not there was not ended, and its records go to the end of the file.
+    /// Reads the front of a file that may be cut off. If its features are missing, the file is not finished, and its records extend to the
+    /// end of the file.
     pub fn found(file: &mut (impl Read + Seek)) -> Result<Self> {
         let (mut front, size, numbers) = Self::begin(file)?;
         if (HEADER_LEN..=FRONT).contains(&front.data) && front.data > front.len {
@@ -79,7 +80,7 @@ impl Front {
                 have: front.len,
             });
         }
-        // Recovery writes into the data section: it must begin behind the header and the attributes.
+        // Recovery writes into the data section, which must begin after the header and the attributes.
         let before = usize::try_from(front.data.max(HEADER_LEN)).unwrap_or(usize::MAX);
         front.bytes.truncate(before);
         let end = front.data.saturating_add(size);
@@ -94,14 +95,15 @@ impl Front {
         Ok(front)
     }
 
-    /// Reads what stands before the records; length of the data section and numbers of the features, as the header has them.
+    /// Reads the part before the records. Also returns the size of the data section and the numbers of the features, as the header has
+    /// them.
     fn begin(file: &mut (impl Read + Seek)) -> Result<(Self, u64, Vec<u8>)> {
         let len = file
             .seek(SeekFrom::End(0))
             .map_err(|reason| read_error(0, reason))?;
         let header = read_at(file, 0, HEADER_LEN.min(len))?;
         if len < HEADER_LEN {
-            // The sentence of the reader: no perf.data file, or too short to be one.
+            // The parser gives the right error: no perf.data file, or too short to be one.
             File::parse(&header)?;
             return Err(Error::Short {
                 field: "header",
@@ -116,7 +118,7 @@ impl Front {
         let attrs = word(&header, ATTRS_AT).saturating_add(word(&header, ATTRS_AT + 8));
         let mut bytes = header;
         let mut front = data.max(attrs).max(HEADER_LEN).min(len);
-        // What is too long is refused by the reader, as it is not there.
+        // A part that is too long is not read, so the parser refuses it as missing.
         while front <= FRONT && front > to_u64(bytes.len()) {
             bytes = read_at(file, 0, front)?;
             front = front.max(ids_end(&bytes)).min(len);
@@ -137,7 +139,7 @@ impl Front {
     }
 }
 
-/// Where the last of the ids end: the attributes may have them from anywhere.
+/// Where the last section of ids ends. The attributes can place these sections anywhere in the file.
 fn ids_end(bytes: &[u8]) -> u64 {
     let [entry, at, size] = [ATTR_SIZE_AT, ATTRS_AT, ATTRS_AT + 8]
         .map(|at| usize::try_from(word(bytes, at)).unwrap_or(usize::MAX));
@@ -149,7 +151,7 @@ fn ids_end(bytes: &[u8]) -> u64 {
     ends.max().unwrap_or(0)
 }
 
-/// Where a section ends that is within the first `len` bytes.
+/// Where a section ends. [`None`] if it is not within the first `len` bytes.
 fn inside(at: u64, size: u64, len: u64) -> Option<u64> {
     at.checked_add(size).filter(|end| *end <= len)
 }
@@ -168,7 +170,7 @@ fn read_at(file: &mut (impl Read + Seek), at: u64, len: u64) -> Result<Vec<u8>> 
     Ok(out)
 }
 
-/// Where the features of these numbers are, by the table at `table` in a file of `len` bytes.
+/// Reads the places of the features `numbers` from the table at file offset `table`. `len` is the length of the file.
 fn places(
     file: &mut (impl Read + Seek),
     table: u64,
@@ -202,15 +204,15 @@ fn place(number: u8, c: &mut Cursor<'_>, len: u64) -> Result<Place> {
     Ok((number, at, size))
 }
 
-/// A file that is read from its beginning to its end.
+/// Reads a file from its beginning to its end.
 #[derive(Debug)]
 pub struct Stream<R: Read + Seek> {
     input: BufReader<R>,
     front: Front,
     events: Events,
-    /// The place of the record that comes next, or of what is left of a payload.
+    /// File offset of the next record, or of the unread rest of a payload.
     at: u64,
-    /// The last record, with its header, and its place.
+    /// The last record with its header; then the decoded header, and the file offset.
     record: Vec<u8>,
     head: Head,
     offset: u64,
@@ -220,17 +222,18 @@ pub struct Stream<R: Read + Seek> {
 }
 
 impl<R: Read + Seek> Stream<R> {
-    /// Reads what stands before the records. These go as far as the header says; if it does not say, to the end of the file.
+    /// Reads the part before the records. The records end where the header says, or at the end of the file if the header does not have
+    /// their size.
     ///
     /// # Errors
-    /// If this is no perf.data file, or one that cannot be, or it cannot be read: those of [`File::parse`].
+    /// As [`File::parse`], or if the file cannot be read.
     pub fn open(mut file: R) -> Result<Self> {
         let front = Front::read(&mut file)?;
         Self::of(file, front)
     }
 
-    /// As [`open`](Self::open), of a file that may have been cut, or whose recorder was killed: if its features are not there,
-    /// its records go to the end of the file.
+    /// As [`open`](Self::open), for a file that may be cut off, or whose recorder was killed. If its features are missing, its records
+    /// extend to the end of the file.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -263,10 +266,10 @@ impl<R: Read + Seek> Stream<R> {
         })
     }
 
-    /// The file without its records and features: its events, and the features that its recorder left at the beginning.
+    /// The file without its records and features: it has the events and the spare features.
     ///
     /// # Errors
-    /// If that cannot be read, which [`open`](Self::open) has seen before.
+    /// If the part before the records is invalid, which [`open`](Self::open) has already checked.
     pub fn front(&self) -> Result<File<'_>> {
         self.front.parse()
     }
@@ -289,25 +292,25 @@ impl<R: Read + Seek> Stream<R> {
         self.front.data
     }
 
-    /// The place in the file of what is read next.
+    /// File offset of the next read.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.at
     }
 
-    /// Whether the file was ended.
+    /// Whether the recorder has finished the file.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.front.ended.is_some()
     }
 
-    /// The features, but for the index of trace, of a file that was ended. Reading records can go on after it.
+    /// The features of a finished file, without the index of the AUXTRACE records. Does not change the position.
     ///
     /// # Errors
-    /// If they cannot be read, or are longer than features can be.
+    /// If they cannot be read, or are too long.
     pub fn features(&mut self) -> Result<Features> {
         let mut out = Features::new();
-        // Sections that overlap would make of a short file any number of bytes.
+        // Overlapping sections could give a short file any number of bytes: limit the sum.
         let mut left = self.front.len.min(FRONT);
         for (number, at, size) in self.front.ended.clone().unwrap_or_default() {
             if Feature(number) == Feature::AUXTRACE {
@@ -324,10 +327,10 @@ impl<R: Read + Seek> Stream<R> {
         Ok(out)
     }
 
-    /// One feature of a file that was ended. Reading records can go on after it.
+    /// One feature of a finished file. Does not change the position.
     ///
     /// # Errors
-    /// If it cannot be read, or is longer than a feature can be.
+    /// If it cannot be read, or is too long.
     pub fn feature(&mut self, feature: Feature) -> Result<Option<Section<'_>>> {
         let Some((offset, size)) = self.place(feature) else {
             return Ok(None);
@@ -348,8 +351,7 @@ impl<R: Read + Seek> Stream<R> {
         }))
     }
 
-    /// Calls `each` with the entries of the index of trace, in their order: see [`Section::index`]. Reading records can go on
-    /// after it.
+    /// Calls `each` with the entries of the index of the AUXTRACE records, in order: see [`Section::index`]. Does not change the position.
     ///
     /// # Errors
     /// If it cannot be read, or its count is too large.
@@ -380,13 +382,13 @@ impl<R: Read + Seek> Stream<R> {
         Ok(())
     }
 
-    /// Place and length of a feature section.
+    /// File offset and length of a feature section.
     fn place(&self, feature: Feature) -> Option<(u64, u64)> {
         let mut places = self.front.ended.iter().flatten();
         places.find_map(|&(number, at, size)| (number == feature.0).then_some((at, size)))
     }
 
-    /// Reads bytes that are anywhere in the file, and comes back.
+    /// Reads bytes from anywhere in the file, then seeks back.
     fn read_at(&mut self, at: u64, len: u64) -> Result<Vec<u8>> {
         let bytes = read_at(&mut self.input, at, len)?;
         self.input
@@ -395,11 +397,11 @@ impl<R: Read + Seek> Stream<R> {
         Ok(bytes)
     }
 
-    /// The next record; [`None`] at the end. What is left of the payload of the one before is left out, and a payload is to be
-    /// read by [`payload`](Self::payload): it is not in the record.
+    /// Reads the next record; [`None`] at the end. Skips the unread rest of the payload before it. The record does not include its payload,
+    /// which [`payload`](Self::payload) reads.
     ///
     /// # Errors
-    /// If this is no record, or it or its payload is not whole, or the file cannot be read.
+    /// If there is no valid record, if the record or its payload is incomplete, or if the file cannot be read.
     pub fn record(&mut self) -> Result<Option<Record<'_>>> {
         if !self.step()? {
             return Ok(None);
@@ -408,7 +410,7 @@ impl<R: Read + Seek> Stream<R> {
         Ok(Some(self.last()))
     }
 
-    /// Reads the next record, if there is one; its payload need not be whole. After an error the place is that of the record.
+    /// Reads the next record, if there is one. Its payload may be incomplete. After an error the position is that of the record.
     pub(crate) fn step(&mut self) -> Result<bool> {
         self.go_to(self.at.saturating_add(self.owed))?;
         let offset = self.at;
@@ -473,7 +475,7 @@ impl<R: Read + Seek> Stream<R> {
         }
     }
 
-    /// What the record says that was read last: see [`File::decode`].
+    /// Decodes the record that was read last: see [`File::decode`].
     ///
     /// # Errors
     /// If the record is too short for its type.
@@ -492,7 +494,7 @@ impl<R: Read + Seek> Stream<R> {
     /// # Errors
     /// If there is no such place.
     pub fn go_to(&mut self, offset: u64) -> Result<()> {
-        // What was read ahead is kept if the place is within it.
+        // A relative seek keeps the buffer if the place is within it.
         let way = i128::from(offset) - i128::from(self.at);
         self.input
             .seek_relative(i64::try_from(way).unwrap_or(i64::MAX))
@@ -502,12 +504,12 @@ impl<R: Read + Seek> Stream<R> {
         Ok(())
     }
 
-    /// How long what was not read of the last record's payload should be.
+    /// Length of the unread rest of the last record's payload, as the record has it. The file may be shorter.
     pub(crate) fn owed(&self) -> u64 {
         self.owed
     }
 
-    /// How much there is before the records end.
+    /// Number of bytes from the position to the end of the records.
     pub(crate) fn left(&self) -> u64 {
         self.front.end.saturating_sub(self.at)
     }
@@ -524,7 +526,7 @@ impl<R: Read + Seek> Stream<R> {
         })
     }
 
-    /// Leaves out so much of the payload, or what is left of it.
+    /// Skips `len` bytes of the payload, or its rest if that is shorter.
     ///
     /// # Errors
     /// As [`payload`](Self::payload).
@@ -537,10 +539,10 @@ impl<R: Read + Seek> Stream<R> {
         Ok(())
     }
 
-    /// Some more of the payload, as much as `out` has room for; nothing when that was all.
+    /// Reads the next part of the payload, at most as much as fits into `out`. Returns its length: 0 at the end of the payload.
     ///
     /// # Errors
-    /// If it ends before it should, or the file cannot be read.
+    /// If the payload is incomplete, or the file cannot be read.
     pub fn payload(&mut self, out: &mut [u8]) -> Result<usize> {
         self.is_whole()?;
         let len = out

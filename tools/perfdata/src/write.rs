@@ -18,41 +18,42 @@ pub(crate) use index::Index;
 use index::Parts;
 pub use index::{OpenSpillFile, SpillFile};
 
-/// Where the header says how long the data section is.
+/// File offset of the size of the data section, in the header.
 pub(crate) const DATA_SIZE_AT: u64 = 48;
-/// Where the header says which features there are.
+/// File offset of the feature bits, in the header.
 pub(crate) const FEATURES_AT: u64 = 72;
 /// Records are collected up to this many bytes before they are written.
 const STAGE: usize = 64 * 1024;
 
 /// Writes a perf.data file: header and attributes first, then the data section, which only grows, then the features.
 ///
-/// Records are collected and written in large pieces; the payload of an AUXTRACE record is handed on as it comes, and what was
-/// collected goes with the first of it, in one call. When the output fails, the writer knows how far the file is good: see [`salvage`](Self::salvage).
+/// The writer collects records and writes them in large blocks. It does not collect the payload of an AUXTRACE record: one call writes the
+/// collected records and the first part of the payload. After a failed write, [`salvage`](Self::salvage) goes back to the end of the last
+/// whole record.
 #[derive(Debug)]
 pub struct Writer<W> {
     out: W,
-    /// Where in the output the file begins.
+    /// Offset of the file in the output.
     base: u64,
     data: u64,
     stage: Vec<u8>,
-    /// File offset of what was written; the stage comes behind it.
+    /// File offset of the end of the written bytes. The bytes in `stage` come next.
     written: u64,
     /// End of the last record that is whole in the output.
     good: u64,
-    /// How much of an AUXTRACE payload is still to come.
+    /// Number of payload bytes that the last AUXTRACE record still lacks.
     owed: u64,
     index: Index,
     parts: Parts,
-    /// Where the features begin that [`try_finish`](Self::try_finish) has written.
+    /// File offset of the features that [`try_finish`](Self::try_finish) has written.
     features: Option<u64>,
     failed: bool,
 }
 
-/// Appends the bytes of a record; a record of the kernel's kind needs the sample id that its event asks for.
+/// Appends the bytes of a record to `out`. A record of a kernel type needs the sample id that its event asks for.
 ///
 /// # Errors
-/// If the record is longer than a record can be. Nothing was appended then.
+/// If the length of the record is invalid. Then nothing is appended.
 pub fn append<R: Encode>(
     record: &R,
     id: Option<(&SampleId, &Attr)>,
@@ -92,8 +93,8 @@ impl<W: Write + Seek> Writer<W> {
         Self::with_spare(out, events, &Features::new())
     }
 
-    /// As [`new`](Self::new), with features that [`recover`](crate::recover) takes if [`finish`](Self::finish) is never
-    /// reached. They stand between the attributes and the data section, which other readers skip.
+    /// As [`new`](Self::new), with spare features, which [`recover`](crate::recover) uses if the file is never finished. They are between
+    /// the attributes and the data section, where other readers skip them.
     ///
     /// # Errors
     /// If the output fails.
@@ -146,8 +147,8 @@ impl<W: Write + Seek> Writer<W> {
         Ok(writer)
     }
 
-    /// Goes on with a file of which what stands before the data section, and records without trace, are there: the section begins
-    /// at file offset `data`, and the last of the records ends at `at`.
+    /// Continues a file that already has everything before the data section, and records without trace. The data section begins at file
+    /// offset `data`, and the last record ends at `at`.
     ///
     /// # Errors
     /// If the output fails.
@@ -185,7 +186,7 @@ impl<W: Write + Seek> Writer<W> {
         self.index.spill_to(make);
     }
 
-    /// File offset of what is written next.
+    /// File offset of the next record.
     pub fn position(&self) -> u64 {
         self.written + to_u64(self.stage.len())
     }
@@ -211,17 +212,17 @@ impl<W: Write + Seek> Writer<W> {
         Ok(())
     }
 
-    /// Appends a record; a record of the kernel's kind needs the sample id that its event asks for.
+    /// Appends a record. A record of a kernel type needs the sample id that its event asks for.
     ///
     /// # Errors
-    /// If the output fails, or the record is longer than a record can be.
+    /// If the output fails, or the length of the record is invalid.
     pub fn record<R: Encode>(&mut self, record: &R, id: Option<(&SampleId, &Attr)>) -> Result<()> {
         self.ready("a record")?;
         self.stage(record, id)?;
         self.spill()
     }
 
-    /// Encodes a record behind what was collected.
+    /// Appends a record to the collected bytes.
     fn stage<R: Encode>(&mut self, record: &R, id: Option<(&SampleId, &Attr)>) -> Result<()> {
         let start = self.stage.len();
         append(record, id, &mut self.stage)?;
@@ -249,7 +250,7 @@ impl<W: Write + Seek> Writer<W> {
         self.spill()
     }
 
-    /// Appends an AUXTRACE record. Its payload must follow through [`payload`](Self::payload), all of it, before anything else.
+    /// Appends an AUXTRACE record. Its whole payload must follow through [`payload`](Self::payload) before anything else.
     ///
     /// # Errors
     /// If the output fails, or the size is no multiple of 8.
@@ -267,15 +268,15 @@ impl<W: Write + Seek> Writer<W> {
             offset,
             size: self.position() - offset,
         });
-        // From here on the record is not whole, until the last of its payload is.
+        // The record is incomplete until all of its payload is written.
         self.owed = aux.size;
         Ok(())
     }
 
-    /// Appends a piece of the payload.
+    /// Appends the next bytes of the payload.
     ///
     /// # Errors
-    /// If the output fails, or the payload becomes longer than the record said.
+    /// If the output fails, or the payload becomes longer than its record says.
     pub fn payload(&mut self, bytes: &[u8]) -> Result<()> {
         self.payload_by(bytes.len(), |out, front, done| {
             let bytes = bytes.get(done..).unwrap_or(&[]);
@@ -283,8 +284,9 @@ impl<W: Write + Seek> Writer<W> {
         })
     }
 
-    /// Has `write` put `len` bytes of the payload into the output itself: it is told what is to go before them, and how many of
-    /// them are there already, and gives how many bytes it has put there of both, as [`Write::write_vectored`] does.
+    /// Lets `write` write the next `len` bytes of the payload to the output. Its arguments are the output, the bytes to write before the
+    /// payload, and the number of payload bytes that are already written. It returns how many bytes of both it has written, as
+    /// [`Write::write_vectored`] does.
     ///
     /// # Errors
     /// As [`payload`](Self::payload).
@@ -312,7 +314,7 @@ impl<W: Write + Seek> Writer<W> {
         Ok(())
     }
 
-    /// Hands all records to the output.
+    /// Writes all collected records to the output.
     ///
     /// # Errors
     /// If the output fails.
@@ -326,13 +328,13 @@ impl<W: Write + Seek> Writer<W> {
         Ok(())
     }
 
-    /// What was collected is in the output: all of it is whole, but for a piece of trace of which some is still to come.
+    /// Updates `good` after the collected bytes are written: everything is whole, except an AUXTRACE record that lacks payload.
     fn settle(&mut self) {
         let piece = self.index.last().filter(|_| self.owed != 0);
         self.good = piece.map_or(self.written, |piece| piece.offset);
     }
 
-    /// Writes what was collected and, behind it, `len` bytes of which `write` knows.
+    /// Writes the collected bytes and then `len` bytes that `write` provides.
     fn write_stage(
         &mut self,
         len: usize,
@@ -345,7 +347,7 @@ impl<W: Write + Seek> Writer<W> {
             write(out, front, done.saturating_sub(stage.len()))
         });
         if result.is_err() && start >= self.data {
-            // The records at the front of the stage may have got there whole.
+            // The first records of the stage may be whole in the output.
             let there = usize::try_from(self.written - start).unwrap_or(usize::MAX);
             let there = stage.get(..there).unwrap_or(&stage);
             for record in Records::new(there, start).map_while(Result::ok) {
@@ -407,7 +409,7 @@ impl<W: Write + Seek> Writer<W> {
             .map_err(|reason| Error::Output { offset: at, reason })
     }
 
-    /// Makes the file readable as it is: all records to the output, and the header says how many there are.
+    /// Makes the file readable as it is: writes all records to the output, and the size of the data section into the header.
     ///
     /// # Errors
     /// If the output fails.
@@ -417,9 +419,9 @@ impl<W: Write + Seek> Writer<W> {
         self.patch(DATA_SIZE_AT, &(self.good - self.data).to_le_bytes())
     }
 
-    /// After the output failed: goes back to the end of the last record that is whole, or to `most`, where one ends, if that is before
-    /// it; says so in the header, and hands the output to `truncate` with the length to which to cut it. The writer can go on from
-    /// there; [`finish`](Self::finish) may well find the room that it needs.
+    /// Continues after the output has failed. Goes back to the end of the last whole record, or to `most` if that comes first: a record
+    /// must end at `most`. Calls `truncate` with the output and the length to which to cut it, and updates the header. Returns the file
+    /// offset of the next record. The freed space may be enough for [`finish`](Self::finish).
     ///
     /// # Errors
     /// If not even the header can be written.
@@ -440,7 +442,7 @@ impl<W: Write + Seek> Writer<W> {
         Ok(good)
     }
 
-    /// Goes on at `good`; gives the index of what is behind it.
+    /// Continues at file offset `good`. Returns the index entries of the records after it.
     fn go_back(&mut self, good: u64) -> Result<Vec<IndexEntry>> {
         let behind = self.index.cut(good).map_err(|e| read_error(good, e))?;
         self.stage.clear();
@@ -452,27 +454,27 @@ impl<W: Write + Seek> Writer<W> {
         Ok(behind)
     }
 
-    /// The offset of a record with trace that begins at or before `at`.
+    /// The offset of a record with trace that begins at or before `at`: the last one, or an older one.
     fn trace_before(&mut self, at: u64) -> Result<Option<u64>> {
         let piece = self.index.before(at).map_err(|e| read_error(at, e))?;
         Ok(piece.max(self.parts.before(at)))
     }
 
-    /// Ends the data section and writes the features, the index of AUXTRACE records among them. The output is given back.
+    /// Ends the data section and writes the features, including the index of the AUXTRACE records. Returns the output.
     ///
     /// # Errors
-    /// If the output fails; the header then still says how long the data section is, and that there is no feature.
+    /// If the output fails. The header then has no feature bits, and the size of the data section at the last successful checkpoint.
     pub fn finish(mut self, features: &Features) -> Result<W> {
         self.try_finish(features)?;
         Ok(self.out)
     }
 
-    /// Gives the output back as it is, without what was not flushed.
+    /// Returns the output as it is. Collected records that were not flushed are lost.
     pub fn into_inner(self) -> W {
         self.out
     }
 
-    /// As [`finish`](Self::finish), and the writer stays: the file can be finished again, with other features.
+    /// As [`finish`](Self::finish), but keeps the writer: it can finish the file again, with other features.
     ///
     /// # Errors
     /// If the output fails.
@@ -491,13 +493,13 @@ impl<W: Write + Seek> Writer<W> {
 }
 
 impl<W: Read + Write + Seek> Writer<W> {
-    /// After [`try_finish`](Self::try_finish) found no room: puts the records `last`, features and index over the last of the records
-    /// before `most`, where one ends, and over as few as that takes; then hands the output to `truncate`, as
-    /// [`salvage`](Self::salvage) does. Gives where `last` begins.
+    /// Finishes the file after [`try_finish`](Self::try_finish) has found no space. Overwrites the last records before `most`, where a
+    /// record ends, with the records `last`, the features and the index. Overwrites as few records as possible. Then calls `truncate`, as
+    /// [`salvage`](Self::salvage) does. Returns the file offset of `last`.
     ///
     /// # Errors
-    /// If it would leave no record, or no trace of a file that has some, or if the output fails even so. Nothing is lost then:
-    /// [`salvage`](Self::salvage) finds all that was whole.
+    /// If no record would remain, if no trace would remain of a file that has some, or if the output fails. Then the overwritten bytes are
+    /// restored, and [`salvage`](Self::salvage) keeps all records that were whole.
     pub fn finish_over(
         &mut self,
         most: u64,
@@ -505,7 +507,7 @@ impl<W: Read + Write + Seek> Writer<W> {
         features: &Features,
         truncate: impl FnOnce(&mut W, u64) -> io::Result<()>,
     ) -> Result<u64> {
-        // The index only gets shorter.
+        // The index can only become shorter, so its present length is the maximum.
         let (head, _) = features.encode(self.written, self.index.len());
         let room = to_u64(last.len() + head.len()) + self.index.len().unwrap_or(0);
         let at = self.record_end(most.min(self.written.saturating_sub(room)))?;
@@ -517,7 +519,7 @@ impl<W: Read + Write + Seek> Writer<W> {
             });
         }
 
-        // The old bytes are put back if it fails: no other process can have taken their space on the disk.
+        // After a failure the old bytes are restored. Their space on the disk still belongs to the file.
         let good = self.good;
         let mut old = vec![0; usize::try_from(room.min(good - at)).unwrap_or(usize::MAX)];
         self.out
@@ -539,12 +541,12 @@ impl<W: Read + Write + Seek> Writer<W> {
             self.features = None;
             return Err(error);
         }
-        // No reader looks behind the features.
+        // Readers ignore the bytes after the features, so a failure does no harm.
         let _ = truncate(&mut self.out, self.base + self.written);
         Ok(at)
     }
 
-    /// Where the last record ends that ends at `most` or before.
+    /// The end of the last record that ends at or before `most`.
     fn record_end(&mut self, most: u64) -> Result<u64> {
         let most = most.min(self.good);
         let mut at = self.trace_before(most)?.unwrap_or(self.data);
@@ -576,7 +578,7 @@ impl<W: Read + Write + Seek> Writer<W> {
     }
 }
 
-/// Writes `bytes` at `at`, and goes to `back`.
+/// Writes `bytes` at offset `at` of the output, then seeks to `back`.
 pub(crate) fn patch_at(
     out: &mut (impl Write + Seek),
     at: u64,

@@ -13,9 +13,9 @@ use perfdata::{recover, Attr, Auxtrace, Features, FinishedRound, OpenSpillFile, 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-/// Pieces of trace in two hours, at 60 a second. Their index has 16 bytes for each.
+/// Number of pieces of trace in two hours, at 60 a second. The index has 16 bytes for each.
 const PIECES: u64 = 2 * 60 * 60 * 60;
-/// Less than a third of that.
+/// Limit of the memory in bytes: less than a third of that index.
 const MOST: usize = 2 << 20;
 
 /// The most memory, in bytes, that `what` has allocated at a time.
@@ -50,7 +50,7 @@ fn write(file: &File, spill_file: Option<OpenSpillFile>) -> Writer<BufWriter<&Fi
     writer
 }
 
-/// Reads the index and the pieces that it tells of.
+/// Reads the index, and some of the pieces that it lists.
 fn read(file: &File) {
     let mut index = Vec::new();
     let mut stream = Stream::found(BufReader::new(file)).unwrap();
@@ -75,7 +75,7 @@ fn a_long_recording_takes_no_more_memory_than_a_short_one() {
     assert!(most < MOST, "recording has taken {most} bytes");
     read(&file);
 
-    // Nor does its recovery.
+    // Recovery takes no more memory, either.
     let mut killed = tempfile::tempfile().unwrap();
     let mut writer = write(&killed, Some(spill_file()));
     writer.checkpoint().unwrap();

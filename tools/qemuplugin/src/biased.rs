@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Values of virtual CPUs, behind locks that cost these next to nothing.
+//! Values of virtual CPUs, behind biased locks that are cheap for the virtual CPU.
 //!
-//! A virtual CPU takes its lock at each block that it executes, all others seldom. So the others pay:
-//! they have the kernel put a full barrier into each thread of the process (`membarrier()`), and the
-//! virtual CPU needs none of its own. Peterson's pair of flags does the rest:
+//! A virtual CPU takes its lock at each block that it executes; other threads take it seldom. So the other threads pay: they make the
+//! kernel execute a full barrier in each thread of the process (`membarrier()`). The virtual CPU then needs no barrier instruction. The
+//! lock has two flags, as in Peterson's algorithm:
 //!
 //! | virtual CPU | another thread |
 //! |---|---|
@@ -19,17 +19,17 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{compiler_fence, fence, AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Has the kernel ready for the barriers of this process.
+/// Registers this process for `membarrier()`.
 ///
 /// # Errors
 ///
-/// The kernel has none.
+/// The kernel does not support it.
 pub fn prepare() -> Result<(), String> {
     membarrier(MembarrierCommand::RegisterPrivateExpedited)
         .map_err(|error| format!("this kernel has no membarrier(): {error}"))
 }
 
-/// A full barrier, together with the [`heavy()`] one of another thread.
+/// A full barrier when paired with [`heavy()`] of another thread.
 #[inline]
 fn light() {
     compiler_fence(Ordering::SeqCst);
@@ -38,17 +38,17 @@ fn light() {
 /// A full barrier in all threads.
 fn heavy() {
     compiler_fence(Ordering::SeqCst);
-    // It cannot fail after `prepare()`.
+    // This cannot fail after `prepare()`.
     let _ = membarrier(MembarrierCommand::PrivateExpedited);
     compiler_fence(Ordering::SeqCst);
 }
 
-/// A value for each virtual CPU. [`prepare()`] is called before the first is used.
+/// A value for each virtual CPU. [`prepare()`] must be called before the first one is accessed.
 #[derive(Debug)]
 pub struct PerCpu<T>(Box<[Biased<T>]>);
 
 impl<T> PerCpu<T> {
-    /// These values.
+    /// Creates the values, one for each CPU.
     pub fn new(values: impl IntoIterator<Item = T>) -> Self {
         Self(values.into_iter().map(Biased::new).collect())
     }
@@ -59,22 +59,22 @@ impl<T> PerCpu<T> {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The value of the virtual CPU that calls.
+    /// Locks the value of the calling virtual CPU.
     #[inline]
     pub fn here<'a>(&'a self, cpu: &'a mut VirtualCpu) -> Option<Inside<'a, T>> {
         let biased = self.0.get(cpu.index())?;
-        // SAFETY: The thread of this CPU, of which there is one at a time, by the type. It has no lock
-        // here already, as that would borrow `cpu`.
+        // SAFETY: This is the thread of the CPU, and a CPU has one thread at a time, by the type. The thread does not hold the lock
+        // already, as that would borrow `cpu`.
         Some(unsafe { biased.enter() })
     }
 
-    /// The value of a virtual CPU, for another thread.
+    /// Locks the value of a virtual CPU, on another thread.
     pub fn of(&self, cpu: usize) -> Option<Outside<'_, T>> {
         self.0.get(cpu).map(Biased::lock)
     }
@@ -83,20 +83,20 @@ impl<T> PerCpu<T> {
 /// A value that a virtual CPU shares with other threads.
 #[derive(Debug, Default)]
 struct Biased<T> {
-    /// The virtual CPU has the lock, or tries to get it.
+    /// Whether the virtual CPU holds the lock, or tries to take it.
     inside: AtomicBool,
-    /// Another thread has it, or waits for it.
+    /// Whether another thread holds the lock, or waits for it.
     wanted: AtomicBool,
-    /// Of these there is one at a time.
+    /// Serialises the other threads.
     others: Mutex<()>,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: The lock gives one thread at a time the value, which can be sent.
+// SAFETY: The lock gives the value to one thread at a time, and the value is `Send`.
 unsafe impl<T: Send> Sync for Biased<T> {}
 
 impl<T> Biased<T> {
-    /// Holds this value.
+    /// A lock with this value.
     const fn new(value: T) -> Self {
         Self {
             inside: AtomicBool::new(false),
@@ -110,7 +110,7 @@ impl<T> Biased<T> {
     ///
     /// # Safety
     ///
-    /// No two threads may do so at the same time, nor may one that has it already.
+    /// Two threads must not call this at the same time. A thread that holds the lock must not call it.
     #[inline]
     unsafe fn enter(&self) -> Inside<'_, T> {
         self.inside.store(true, Ordering::Relaxed);
@@ -138,7 +138,7 @@ impl<T> Biased<T> {
         }
     }
 
-    /// Takes the lock on another thread than the virtual CPU's.
+    /// Takes the lock on a thread other than the virtual CPU's.
     fn lock(&self) -> Outside<'_, T> {
         let turn = self.others.lock().unwrap_or_else(PoisonError::into_inner);
         self.wanted.store(true, Ordering::Relaxed);
@@ -154,7 +154,7 @@ impl<T> Biased<T> {
     }
 }
 
-/// The virtual CPU has the lock.
+/// The lock, held by the virtual CPU.
 #[derive(Debug)]
 pub struct Inside<'a, T> {
     of: &'a Biased<T>,
@@ -187,7 +187,7 @@ impl<T> Drop for Inside<'_, T> {
     }
 }
 
-/// Another thread has the lock.
+/// The lock, held by another thread.
 #[derive(Debug)]
 pub struct Outside<'a, T> {
     of: &'a Biased<T>,
@@ -246,7 +246,7 @@ mod tests {
             });
             let count = 1_000_000;
             for _ in 0..count {
-                // SAFETY: Only this thread does, and it drops it at once.
+                // SAFETY: Only this thread calls `enter()`, and it drops the lock before the next call.
                 let mut inside = unsafe { value.enter() };
                 add(&mut inside);
             }

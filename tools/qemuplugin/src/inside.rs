@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What QEMU has beyond its interface for plugins. It exports these functions; another version of it
-//! may not.
+//! Functions of QEMU that are not part of its plugin interface. QEMU exports them, but another version may not.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void, CStr};
@@ -20,7 +19,7 @@ type Ticks = unsafe extern "C" fn() -> i64;
 type Clock = unsafe extern "C" fn(c_int) -> i64;
 type ToNanoseconds = unsafe extern "C" fn(i64) -> i64;
 
-/// `QEMU_CLOCK_VIRTUAL`: it runs when the guest does.
+/// `QEMU_CLOCK_VIRTUAL`, which advances only while the guest runs.
 const VIRTUAL: c_int = 1;
 
 /// QEMU's functions.
@@ -28,7 +27,7 @@ const VIRTUAL: c_int = 1;
 pub struct Inside {
     ticks: Ticks,
     clock: Clock,
-    /// Whether `-icount` was given: not 0.
+    /// QEMU's variable `use_icount`: not 0 if `-icount` was given.
     counts: &'static AtomicI32,
     takes: ToNanoseconds,
     get_cpu: GetCpu,
@@ -37,11 +36,11 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// Finds them.
+    /// Finds the functions.
     ///
     /// # Errors
     ///
-    /// This QEMU has one of them no more.
+    /// This version of QEMU lacks one of the functions.
     pub fn find() -> Result<Self, String> {
         let ticks = symbol(c"cpus_get_elapsed_ticks")?;
         let clock = symbol(c"qemu_clock_get_ns")?;
@@ -78,15 +77,15 @@ impl Inside {
         })
     }
 
-    /// The time that guests read as `TSC`, if they have not set it.
+    /// The value that the guest reads from the time stamp counter, if it has not set the counter.
     #[must_use]
     pub fn ticks(&self) -> u64 {
-        // SAFETY: It reads the clock under a lock of its own, on any thread.
+        // SAFETY: The function reads the clock under its own lock, on any thread.
         let ticks = unsafe { (self.ticks)() };
         u64::from_ne_bytes(ticks.to_ne_bytes())
     }
 
-    /// With `-icount`, the ticks that so many instructions take; else 0.
+    /// With `-icount`, the number of ticks that this number of instructions takes; otherwise 0.
     #[must_use]
     #[inline]
     pub fn ticks_of(&self, instructions: usize) -> u64 {
@@ -94,24 +93,23 @@ impl Inside {
             return 0;
         }
         let instructions = i64::try_from(instructions).unwrap_or(0);
-        // SAFETY: It reads how long an instruction takes, which is not changed while the guest runs, or is changed
-        // atomically.
+        // SAFETY: The function only reads the time per instruction, which does not change while the guest runs, or changes atomically.
         let ticks = unsafe { (self.takes)(instructions) };
         u64::try_from(ticks).unwrap_or(0)
     }
 
-    /// Nanoseconds for which the guest has run.
+    /// Time for which the guest has run, in nanoseconds.
     #[must_use]
     pub fn nanoseconds(&self) -> u64 {
-        // SAFETY: There is such a clock. It reads it under a lock of its own, on any thread.
+        // SAFETY: This clock exists. The function reads it under its own lock, on any thread.
         let nanoseconds = unsafe { (self.clock)(VIRTUAL) };
         u64::from_ne_bytes(nanoseconds.to_ne_bytes())
     }
 
-    /// Has `work` done soon, on the thread of a virtual CPU, while none executes anything. Can be
-    /// called on any thread. Does nothing if the guest has no CPU.
+    /// Runs `work` later, on the thread of a virtual CPU, while no virtual CPU executes anything. May be called on any thread. Does nothing
+    /// if the guest has no CPU.
     pub fn exclusively(&self, work: impl FnOnce(&Exclusive<'_>) + Send + 'static) {
-        // SAFETY: It walks QEMU's list of CPUs, which is safe on any thread.
+        // SAFETY: The function walks QEMU's list of CPUs, which is safe on any thread.
         let cpu = unsafe { (self.get_cpu)(0) };
         if cpu.is_null() {
             return;
@@ -120,49 +118,49 @@ impl Inside {
             flush: self.flush,
             work: Box::new(work),
         });
-        // SAFETY: A CPU of QEMU's. `exclusive()` gets what it takes, once. It can be queued on any
-        // thread.
+        // SAFETY: `cpu` is a CPU of QEMU. `exclusive()` gets the pointer of a boxed `What`, and QEMU calls it once. Work may be queued on
+        // any thread.
         unsafe { (self.run)(cpu, exclusive, Box::into_raw(what).cast()) };
     }
 }
 
-/// The virtual CPU whose callback this is, as QEMU has it in memory.
+/// QEMU's object of the virtual CPU whose callback this is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ThisCpu {
     start: *const u64,
 }
 
 thread_local! {
-    /// Where QEMU has the CPU that this thread executes. Null until it was asked for.
+    /// Address of QEMU's variable `current_cpu` of this thread. Null until it is first needed.
     static CURRENT: Cell<*const *const u64> = const { Cell::new(ptr::null()) };
 }
 
 impl ThisCpu {
-    /// The one that this thread executes.
+    /// The CPU that this thread executes.
     ///
     /// # Safety
     ///
-    /// It must be used only in the callback of a virtual CPU that it was asked for in.
+    /// The result must be used only in the callback of a virtual CPU in which this is called.
     #[inline]
     pub(crate) unsafe fn get() -> Option<Self> {
         let mut current = CURRENT.get();
         if current.is_null() {
             current = find_current()?;
         }
-        // SAFETY: QEMU's variable of this thread, which only this thread writes.
+        // SAFETY: This is QEMU's variable of this thread, which only this thread writes.
         let start = unsafe { current.read() };
         (!start.is_null()).then_some(Self { start })
     }
 
-    /// How many words QEMU has for it.
+    /// Number of words of the CPU object.
     pub(crate) fn len(self) -> usize {
-        // SAFETY: A CPU is an object of QEMU's, which begins where the C library has allocated it; QEMU frees
-        // it when it executes no more, and it executes by the requirement of `get()`.
+        // SAFETY: `start` is the address that the C library has returned for the CPU object. QEMU frees the object only when the CPU no
+        // longer executes, and it executes by the requirement of `get()`.
         let bytes = unsafe { libc::malloc_usable_size(self.start.cast_mut().cast()) };
         bytes / size_of::<u64>()
     }
 
-    /// One of these words.
+    /// A word of the CPU object.
     ///
     /// # Safety
     ///
@@ -171,8 +169,8 @@ impl ThisCpu {
     pub(crate) unsafe fn word(self, index: usize) -> u64 {
         // SAFETY: In the allocation, by the requirement.
         let word = unsafe { self.start.add(index) };
-        // SAFETY: Memory of QEMU's that is not freed, by the requirement of `get()`. Other threads may write words
-        // that are no registers; volatile, so that the compiler does not assume that they are constant.
+        // SAFETY: This is memory of QEMU that is not freed, by the requirement of `get()`. Other threads may write words that are not
+        // registers. The load is volatile, so that the compiler does not assume that they are constant.
         unsafe { word.read_volatile() }
     }
 }
@@ -185,7 +183,7 @@ fn find_current() -> Option<*const *const u64> {
 }
 
 fn symbol(name: &CStr) -> Result<*mut c_void, String> {
-    // SAFETY: A string that lives during the call.
+    // SAFETY: `name` is a string that lives during the call.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     match found.is_null() {
         false => Ok(found),
@@ -196,7 +194,7 @@ fn symbol(name: &CStr) -> Result<*mut c_void, String> {
     }
 }
 
-/// No virtual CPU executes anything.
+/// Proof that no virtual CPU executes anything.
 #[derive(Debug)]
 pub struct Exclusive<'a> {
     flush: Flush,
@@ -204,9 +202,9 @@ pub struct Exclusive<'a> {
 }
 
 impl Exclusive<'_> {
-    /// QEMU forgets all translations, so each block is translated anew.
+    /// Makes QEMU discard all translations, so that it translates each block anew.
     pub fn forget_translations(&self) {
-        // SAFETY: No CPU executes anything, by the type.
+        // SAFETY: No CPU executes anything while an `Exclusive` exists.
         unsafe { (self.flush)() };
     }
 }

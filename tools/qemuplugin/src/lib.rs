@@ -2,14 +2,12 @@
 
 //! QEMU's interface for plugins, version 7 (QEMU 11): `qemu-plugin.h`.
 //!
-//! A plugin is a `cdylib` with a [`Plugin`], which [`plugin!`] exports. QEMU calls it for each block
-//! of guest code that it translates, and there it asks to be called when the block, or an
-//! instruction of it, executes.
+//! A plugin is a `cdylib` with a [`Plugin`], which [`plugin!`] exports. QEMU calls the plugin for each block of guest code that it
+//! translates. In that callback the plugin registers callbacks for the execution of the block, or of its instructions.
 //!
-//! What a callback is given lives as long as QEMU: QEMU keeps a translation as long as it likes, and
-//! does not say when it is gone.
+//! The data of a callback must live as long as QEMU: QEMU does not report when it discards a translation.
 //!
-//! QEMU calls the callbacks of a virtual CPU on one thread at a time, never two at once.
+//! QEMU never runs callbacks of one virtual CPU on two threads at the same time.
 
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::marker::PhantomData;
@@ -23,34 +21,33 @@ pub mod registers;
 
 /// A plugin.
 pub trait Plugin: Sync + Sized + 'static {
-    /// Made from the options on QEMU's command line.
+    /// Creates the plugin from the options on QEMU's command line.
     ///
     /// # Errors
     ///
-    /// What stands on the command line makes no sense, or something cannot be opened: QEMU says so
-    /// and ends.
+    /// An option is not valid, or a file cannot be opened. QEMU prints the error and exits.
     fn new(options: &Options, machine: &Machine) -> Result<Self, String>;
 
-    /// QEMU translates a block.
+    /// Called when QEMU translates a block.
     fn translated(&'static self, translation: &Translation<'_>);
 
-    /// The plugin's [`Discontinuities`], if it wants to be called at those.
+    /// The plugin's callback for discontinuities, if it has one.
     fn discontinuities(&'static self) -> Option<&'static dyn Discontinuities> {
         None
     }
 
-    /// QEMU ends.
+    /// Called when QEMU exits.
     fn exits(&'static self) {}
 }
 
-/// What is called where code is left otherwise than by a branch.
+/// A callback for discontinuities: control flow that is not caused by a branch.
 pub trait Discontinuities: Sync {
-    /// A virtual CPU goes to `to`. With [`Discontinuity::Interrupt`] `from` is the instruction that
-    /// would have been next. With [`Discontinuity::Exception`] it is the one that caused it.
+    /// A virtual CPU continues at `to`. For [`Discontinuity::Interrupt`], `from` is the instruction that would have been next. For
+    /// [`Discontinuity::Exception`], it is the instruction that caused the exception.
     fn discontinuity(&self, cpu: &mut VirtualCpu, kind: Discontinuity, from: u64, to: u64);
 }
 
-/// How code is left otherwise than by a branch.
+/// The kind of a discontinuity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Discontinuity {
     /// An interrupt.
@@ -59,33 +56,33 @@ pub enum Discontinuity {
     Exception,
 }
 
-/// What is called when a virtual CPU executes something.
+/// A callback for the execution of a block or an instruction.
 pub trait Executes: Sync + 'static {
-    /// The virtual CPU is about to execute it.
+    /// The virtual CPU is about to execute the block or the instruction.
     fn executes(&'static self, cpu: &mut VirtualCpu);
 }
 
-/// What is called when a virtual CPU executes something, and can see its registers.
+/// A callback for the execution of a block or an instruction, which can read registers.
 pub trait Sees: Sync + 'static {
-    /// The virtual CPU is about to execute it.
+    /// The virtual CPU is about to execute the block or the instruction.
     fn executes(&'static self, cpu: &mut VirtualCpu, registers: &Registers<'_>);
 }
 
-/// What is called when an instruction has written to memory.
+/// A callback for writes of an instruction to memory.
 pub trait Writes: Sync + 'static {
-    /// Whether it is to be called now. What it would be told takes time to find.
+    /// Whether `wrote()` is to be called now. If not, the search for the physical address is skipped.
     fn is_on(&'static self) -> bool;
 
     /// The virtual CPU has written `len` bytes at this physical address.
     fn wrote(&'static self, cpu: &mut VirtualCpu, address: u64, len: u64);
 }
 
-/// What stands behind the plugin's file on QEMU's command line: `name=value`, by commas.
+/// The options behind the plugin's file on QEMU's command line: `name=value`, separated by commas.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Options(Vec<(String, String)>);
 
 impl Options {
-    /// From words.
+    /// Parses the options.
     ///
     /// # Errors
     ///
@@ -111,27 +108,27 @@ impl Options {
         Ok(Self(options))
     }
 
-    /// The value of an option, the last if there are several.
+    /// The value of an option; the last one if it is given several times.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().rev().find(|(found, _)| found == name)?;
         Some(&found.1)
     }
 
-    /// The value of an option that there must be.
+    /// The value of a mandatory option.
     ///
     /// # Errors
     ///
-    /// It is missing.
+    /// The option is missing.
     pub fn need(&self, name: &str) -> Result<&str, String> {
         self.get(name).ok_or_else(|| format!("{name}= is missing"))
     }
 
-    /// An address, with or without `0x`.
+    /// The value of an option as an address: a hexadecimal number with or without `0x`.
     ///
     /// # Errors
     ///
-    /// It is missing, or no address.
+    /// The option is missing, or its value is not an address.
     pub fn address(&self, name: &str) -> Result<u64, String> {
         let text = self.need(name)?;
         u64::from_str_radix(text.trim_start_matches("0x"), 16)
@@ -139,10 +136,10 @@ impl Options {
     }
 }
 
-/// What QEMU says of itself.
+/// Properties of the emulated machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Machine {
-    /// The most virtual CPUs that the guest can have.
+    /// Maximum number of virtual CPUs of the guest.
     pub cpus: usize,
 }
 
@@ -153,27 +150,27 @@ pub struct Translation<'a> {
 }
 
 impl Translation<'_> {
-    /// The address of its first instruction.
+    /// The address of the block's first instruction.
     #[must_use]
     pub fn address(&self) -> u64 {
         // SAFETY: QEMU's block, valid during the callback, to which `self` is bound.
         unsafe { raw::qemu_plugin_tb_vaddr(self.block) }
     }
 
-    /// The number of its instructions.
+    /// The number of the block's instructions.
     #[must_use]
     pub fn len(&self) -> usize {
         // SAFETY: QEMU's block, valid during the callback, to which `self` is bound.
         unsafe { raw::qemu_plugin_tb_n_insns(self.block) }
     }
 
-    /// Whether it has no instruction.
+    /// Whether the block has no instructions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its instructions.
+    /// The instructions of the block.
     pub fn instructions(&self) -> impl DoubleEndedIterator<Item = Instruction<'_>> {
         (0..self.len()).map(|index| Instruction {
             // SAFETY: QEMU's block, valid during the callback, to which `self` is bound; `index` is
@@ -183,11 +180,11 @@ impl Translation<'_> {
         })
     }
 
-    /// Has `what` called each time that the block is about to execute.
+    /// Registers `what` to be called each time that the block is about to execute.
     pub fn on_execution<E: Executes>(&self, what: &'static E) {
         let user = std::ptr::from_ref(what).cast_mut().cast();
-        // SAFETY: QEMU's block, valid during the callback, to which `self` is bound; `executes()`
-        // gets what it takes, which is never freed.
+        // SAFETY: QEMU's block, valid during the callback, to which `self` is bound. `executes::<E>()` gets a pointer to an `E`, which is
+        // never freed.
         unsafe {
             raw::qemu_plugin_register_vcpu_tb_exec_cb(
                 self.block,
@@ -198,11 +195,10 @@ impl Translation<'_> {
         }
     }
 
-    /// Clears `flag` each time that the block is about to execute: behind the callbacks that were asked
-    /// for before.
+    /// Clears `flag` each time that the block is about to execute, after the callbacks that were registered before.
     pub fn clears(&self, flag: Flag) {
-        // SAFETY: QEMU's block, valid during the callback, to which `self` is bound; a scoreboard that
-        // is never freed, with a number at this offset.
+        // SAFETY: QEMU's block, valid during the callback, to which `self` is bound. The scoreboard is never freed, and has a number at
+        // this offset.
         unsafe {
             raw::qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(
                 self.block,
@@ -213,11 +209,11 @@ impl Translation<'_> {
         }
     }
 
-    /// As [`Self::on_execution()`], with the registers.
+    /// Like [`Self::on_execution()`], for a callback that reads registers.
     pub fn on_execution_with_registers<S: Sees>(&self, what: &'static S) {
         let user = std::ptr::from_ref(what).cast_mut().cast();
-        // SAFETY: QEMU's block, valid during the callback, to which `self` is bound; `sees()` gets
-        // what it takes, which is never freed.
+        // SAFETY: QEMU's block, valid during the callback, to which `self` is bound. `sees::<S>()` gets a pointer to an `S`, which is never
+        // freed.
         unsafe {
             raw::qemu_plugin_register_vcpu_tb_exec_cb(
                 self.block,
@@ -229,26 +225,26 @@ impl Translation<'_> {
     }
 }
 
-/// A number that each virtual CPU has, in a scoreboard that is never freed.
+/// A number for each virtual CPU, in a scoreboard that is never freed.
 #[derive(Debug, Clone, Copy)]
 struct Number(raw::U64);
 
 // SAFETY: A handle of QEMU's, which can be used on any thread.
 unsafe impl Send for Number {}
-// SAFETY: As a handle it has no state, and QEMU's functions for it can be called at the same time.
+// SAFETY: A handle has no state, and QEMU's functions for it may be called at the same time.
 unsafe impl Sync for Number {}
 
 impl Number {
-    /// 0 on each CPU.
+    /// A number that is 0 on each CPU.
     fn new() -> Self {
         Self(raw::U64 {
-            // SAFETY: Makes a new one, with place for a number on each CPU.
+            // SAFETY: Creates a new scoreboard with space for a number on each CPU; there are no requirements.
             score: unsafe { raw::qemu_plugin_scoreboard_new(size_of::<u64>()) },
             offset: 0,
         })
     }
 
-    /// 0 for a CPU that QEMU has not started: QEMU ends if it is asked for that CPU.
+    /// The number on a CPU; 0 for a CPU that QEMU has not started. QEMU aborts if it is asked for the number of such a CPU.
     fn get(self, cpu: usize) -> u64 {
         // SAFETY: No requirements.
         let started = unsafe { raw::qemu_plugin_num_vcpus() };
@@ -256,42 +252,41 @@ impl Number {
             return 0;
         }
         let cpu = c_uint::try_from(cpu).unwrap_or(0);
-        // SAFETY: A scoreboard that is never freed, with a number at this offset; the index is that of a
-        // CPU that QEMU has started.
+        // SAFETY: The scoreboard is never freed, and has a number at this offset. The index is that of a CPU that QEMU has started.
         unsafe { raw::qemu_plugin_u64_get(self.0, cpu) }
     }
 }
 
-/// A flag that each virtual CPU has, which translated code sets and clears.
+/// A flag for each virtual CPU, which translated code sets and clears.
 #[derive(Debug, Clone, Copy)]
 pub struct Flag(Number);
 
 impl Flag {
-    /// Clear on each CPU.
+    /// A flag that is clear on each CPU.
     #[must_use]
     pub fn new() -> Self {
         Self(Number::new())
     }
 
-    /// Whether it is set on this CPU.
+    /// Whether the flag is set on this CPU.
     #[must_use]
     pub fn is_set(self, cpu: usize) -> bool {
         self.0.get(cpu) != 0
     }
 }
 
-/// A counter that each virtual CPU has, to which translated code adds.
+/// A counter for each virtual CPU, to which translated code adds.
 #[derive(Debug, Clone, Copy)]
 pub struct Counter(Number);
 
 impl Counter {
-    /// 0 on each CPU.
+    /// A counter that is 0 on each CPU.
     #[must_use]
     pub fn new() -> Self {
         Self(Number::new())
     }
 
-    /// Its value on this CPU.
+    /// The value of the counter on this CPU.
     #[must_use]
     pub fn get(self, cpu: usize) -> u64 {
         self.0.get(cpu)
@@ -320,29 +315,28 @@ pub struct Instruction<'a> {
 }
 
 impl Instruction<'_> {
-    /// Its address.
+    /// The address of the instruction.
     #[must_use]
     pub fn address(&self) -> u64 {
         // SAFETY: QEMU's instruction, valid during the callback, to which `self` is bound.
         unsafe { raw::qemu_plugin_insn_vaddr(self.raw) }
     }
 
-    /// Its bytes, in `buffer`.
+    /// Copies the bytes of the instruction to `buffer`, and returns them.
     #[must_use]
     pub fn bytes<'b>(&self, buffer: &'b mut [u8; LEN_MAX]) -> &'b [u8] {
-        // SAFETY: QEMU's instruction, valid during the callback, to which `self` is bound; the
-        // buffer has room for as much as it is said to have.
+        // SAFETY: QEMU's instruction, valid during the callback, to which `self` is bound. The buffer has the length that is passed.
         let len = unsafe {
             raw::qemu_plugin_insn_data(self.raw, buffer.as_mut_ptr().cast(), buffer.len())
         };
         buffer.get(..len).unwrap_or_default()
     }
 
-    /// Has `what` called each time that the instruction is about to execute.
+    /// Registers `what` to be called each time that the instruction is about to execute.
     pub fn on_execution<E: Executes>(&self, what: &'static E) {
         let user = std::ptr::from_ref(what).cast_mut().cast();
-        // SAFETY: QEMU's instruction, valid during the callback, to which `self` is bound;
-        // `executes()` gets what it takes, which is never freed.
+        // SAFETY: QEMU's instruction, valid during the callback, to which `self` is bound. `executes::<E>()` gets a pointer to an `E`,
+        // which is never freed.
         unsafe {
             raw::qemu_plugin_register_vcpu_insn_exec_cb(
                 self.raw,
@@ -353,11 +347,11 @@ impl Instruction<'_> {
         }
     }
 
-    /// As [`Self::on_execution()`], with the registers.
+    /// Like [`Self::on_execution()`], for a callback that reads registers.
     pub fn on_execution_with_registers<S: Sees>(&self, what: &'static S) {
         let user = std::ptr::from_ref(what).cast_mut().cast();
-        // SAFETY: QEMU's instruction, valid during the callback, to which `self` is bound; `sees()`
-        // gets what it takes, which is never freed.
+        // SAFETY: QEMU's instruction, valid during the callback, to which `self` is bound. `sees::<S>()` gets a pointer to an `S`, which is
+        // never freed.
         unsafe {
             raw::qemu_plugin_register_vcpu_insn_exec_cb(
                 self.raw,
@@ -373,25 +367,24 @@ impl Instruction<'_> {
         self.inline(raw::STORE, flag.0);
     }
 
-    /// Adds 1 to `counter` each time that the instruction is about to execute: behind the callbacks of
-    /// its block.
+    /// Adds 1 to `counter` each time that the instruction is about to execute, after the callbacks of its block.
     pub fn counts(&self, counter: Counter) {
         self.inline(raw::ADD, counter.0);
     }
 
     fn inline(&self, op: c_int, number: Number) {
-        // SAFETY: QEMU's instruction, valid during the callback, to which `self` is bound; a
-        // scoreboard that is never freed, with a number at this offset.
+        // SAFETY: QEMU's instruction, valid during the callback, to which `self` is bound. The scoreboard is never freed, and has a number
+        // at this offset.
         unsafe {
             raw::qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(self.raw, op, number.0, 1);
         }
     }
 
-    /// Has `what` called each time that the instruction has written to memory that is no device's.
+    /// Registers `what` to be called each time that the instruction has written to memory, but not to a device's registers.
     pub fn on_write<W: Writes>(&self, what: &'static W) {
         let user = std::ptr::from_ref(what).cast_mut().cast();
-        // SAFETY: QEMU's instruction, valid during the callback, to which `self` is bound; `wrote()`
-        // gets what it takes, which is never freed.
+        // SAFETY: QEMU's instruction, valid during the callback, to which `self` is bound. `wrote::<W>()` gets a pointer to a `W`, which is
+        // never freed.
         unsafe {
             raw::qemu_plugin_register_vcpu_mem_cb(
                 self.raw,
@@ -404,16 +397,16 @@ impl Instruction<'_> {
     }
 }
 
-/// The virtual CPU on whose thread a callback is. QEMU never has two threads for one CPU at once.
+/// The virtual CPU on whose thread a callback runs. QEMU never has two threads for one CPU at the same time.
 #[derive(Debug)]
 pub struct VirtualCpu {
     index: usize,
-    /// It is not sent.
+    /// Prevents `Send`: the value stays on the CPU's thread.
     _thread: PhantomData<*mut ()>,
 }
 
 impl VirtualCpu {
-    /// The one that calls.
+    /// The virtual CPU whose callback this is.
     fn calls(cpu: c_uint) -> Self {
         Self {
             index: usize::try_from(cpu).unwrap_or(usize::MAX),
@@ -421,7 +414,7 @@ impl VirtualCpu {
         }
     }
 
-    /// Its number.
+    /// The index of the virtual CPU.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
@@ -493,7 +486,7 @@ extern "C" fn exits<P: Plugin>(user: *mut c_void) {
     plugin.exits();
 }
 
-/// What [`plugin!`] has QEMU call when it has loaded the plugin: 0 if all is well.
+/// Installs the plugin. QEMU calls this through [`plugin!`] when it has loaded the plugin. Returns 0 on success.
 ///
 /// # Safety
 ///
@@ -509,9 +502,9 @@ pub unsafe fn install<P: Plugin>(
 ) -> c_int {
     let mut texts = Vec::new();
     for index in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: `index` is below `count`, and there are so many by the safety requirement.
+        // SAFETY: `index` is below `count`, the length of the array by the safety requirement.
         let word = unsafe { words.add(index) };
-        // SAFETY: In the array, by the line before.
+        // SAFETY: `word` points into the array, as computed above.
         let word = unsafe { word.read() };
         // SAFETY: A string, by the safety requirement; it lives during this call.
         let word = unsafe { CStr::from_ptr(word) };
@@ -536,23 +529,20 @@ pub unsafe fn install<P: Plugin>(
         }
     };
     let user: *mut c_void = std::ptr::from_ref(plugin).cast_mut().cast();
-    // SAFETY: `id` is that of this plugin, by the safety requirement; `translated()` gets what it
-    // takes, which is never freed.
+    // SAFETY: `id` is that of this plugin, by the safety requirement. `translated::<P>()` gets a pointer to a `P`, which is never freed.
     unsafe { raw::qemu_plugin_register_vcpu_tb_trans_cb(id, translated::<P>, user) };
     if plugin.discontinuities().is_some() {
         let kinds = raw::INTERRUPT | raw::EXCEPTION;
-        // SAFETY: `id` is that of this plugin, by the safety requirement; `discontinuity()` gets what
-        // it takes, which is never freed.
+        // SAFETY: `id` is that of this plugin, by the safety requirement. `discontinuity::<P>()` gets a pointer to a `P`, which is never
+        // freed.
         unsafe { raw::qemu_plugin_register_vcpu_discon_cb(id, kinds, discontinuity::<P>, user) };
     }
-    // SAFETY: `id` is that of this plugin, by the safety requirement; `exits()` gets what it takes,
-    // which is never freed.
+    // SAFETY: `id` is that of this plugin, by the safety requirement. `exits::<P>()` gets a pointer to a `P`, which is never freed.
     unsafe { raw::qemu_plugin_register_atexit_cb(id, exits::<P>, user) };
     0
 }
 
-/// Exports a [`Plugin`] to QEMU, by the name that its complaints begin with and the names of its
-/// options.
+/// Exports a [`Plugin`] to QEMU: the type, the name with which its error messages begin, and the names of its options.
 ///
 /// ```text
 /// qemuplugin::plugin!(Counter, "counter", ["out"]);

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `qemu-plugin.h`, as far as it is used. The functions are in QEMU.
+//! The used part of `qemu-plugin.h`. QEMU has the functions.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// Callbacks that read no registers.
+/// `QEMU_PLUGIN_CB_NO_REGS`: the callback reads no registers.
 pub(crate) const NO_REGISTERS: c_int = 0;
-/// Callbacks that read registers.
+/// `QEMU_PLUGIN_CB_R_REGS`: the callback reads registers.
 pub(crate) const READS_REGISTERS: c_int = 1;
 /// `QEMU_PLUGIN_INLINE_ADD_U64`.
 pub(crate) const ADD: c_int = 0;
 /// `QEMU_PLUGIN_INLINE_STORE_U64`.
 pub(crate) const STORE: c_int = 1;
-/// Stores.
+/// `QEMU_PLUGIN_MEM_W`: stores.
 pub(crate) const WRITES: c_int = 2;
 /// `QEMU_PLUGIN_DISCON_INTERRUPT`.
 pub(crate) const INTERRUPT: c_int = 1;

@@ -14,24 +14,24 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 #[derive(Debug)]
 pub struct Registers<'a>(PhantomData<&'a *mut ()>);
 
-/// A register.
+/// QEMU's handle of a register.
 #[derive(Debug, Clone, Copy)]
 pub struct Register(*mut raw::Register);
 
-// SAFETY: It is QEMU's name of a register, which is read on the CPU that is asked for it.
+// SAFETY: It is only a handle. QEMU reads the register on the CPU whose callback passes the handle.
 unsafe impl Send for Register {}
-// SAFETY: It has no state.
+// SAFETY: A handle has no state.
 unsafe impl Sync for Register {}
 
 impl Registers<'_> {
     /// # Safety
     ///
-    /// It must be used only in a callback that QEMU lets read registers.
+    /// The value must be used only in a callback that was registered to read registers.
     pub(crate) unsafe fn new() -> Self {
         Self(PhantomData)
     }
 
-    /// The register of this name.
+    /// Finds the register of this name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<Register> {
         // SAFETY: In a callback of a virtual CPU, by the type.
@@ -39,14 +39,14 @@ impl Registers<'_> {
         if list.is_null() {
             return None;
         }
-        // SAFETY: An array of GLib's, not null, and ours until it is given back below.
+        // SAFETY: A GLib array, not null, and owned by this function until the `g_array_unref()` below.
         let array = unsafe { &*list };
         let len = usize::try_from(array.len).unwrap_or(0);
         let mut found = None;
         for index in 0..len {
             // SAFETY: The array has `len` elements.
             let descriptor = unsafe { array.data.add(index) };
-            // SAFETY: An element of the array, which is not changed.
+            // SAFETY: `descriptor` points to an element of the array, which does not change meanwhile.
             let descriptor = unsafe { &*descriptor };
             if descriptor.name.is_null() {
                 continue;
@@ -57,7 +57,7 @@ impl Registers<'_> {
                 found = Some(Register(descriptor.handle));
             }
         }
-        // SAFETY: Ours, and not used any more.
+        // SAFETY: This function owns the array, and does not use it any more.
         unsafe { raw::g_array_unref(list) };
         found
     }
@@ -67,8 +67,8 @@ impl Registers<'_> {
     pub fn read(&self, register: Register) -> Option<u64> {
         TO.with_borrow_mut(|to| {
             to.clear();
-            // SAFETY: A register of QEMU's; an array of this thread's, which is never freed; in a
-            // callback that may read registers, by the type.
+            // SAFETY: The register is a handle of QEMU. The array belongs to this thread and is never freed. By the type, this is a
+            // callback that may read registers.
             unsafe { raw::qemu_plugin_read_register(register.0, to.0) };
             match *to.bytes() {
                 [a, b, c, d] => Some(u32::from_le_bytes([a, b, c, d]).into()),
@@ -78,29 +78,29 @@ impl Registers<'_> {
         })
     }
 
-    /// So many bytes at an address that the CPU can read.
+    /// Reads `len` bytes at a virtual address of the CPU.
     #[must_use]
     pub fn memory(&self, address: u64, len: usize) -> Option<Vec<u8>> {
         TO.with_borrow_mut(|to| {
             to.clear();
-            // SAFETY: An array of this thread's, which is never freed; in a callback of a virtual CPU, by the type.
+            // SAFETY: The array belongs to this thread and is never freed. By the type, this is a callback of a virtual CPU.
             let read = unsafe { raw::qemu_plugin_read_memory_vaddr(address, to.0, len) };
             Some(to.bytes().to_vec()).filter(|bytes| read && bytes.len() == len)
         })
     }
 }
 
-/// A register that is read at each block. QEMU's interface reads one through a description of all and a buffer; but
-/// QEMU has most of them as words in its CPU. Which word it is shows when both are read often enough.
+/// A register that is read at each block. QEMU's interface for registers is slow: it copies the value through a description and a buffer.
+/// But most registers are words of QEMU's CPU object. Comparing the values of both often enough shows which word the register is.
 #[derive(Debug)]
 pub struct Kept {
     name: &'static str,
     found: OnceLock<Option<Register>>,
-    /// The index of its word, or [`UNKNOWN`].
+    /// The index of the register's word in the CPU object, or [`UNKNOWN`].
     ///
     /// # Invariants
     ///
-    /// Each CPU has that word: all are of one type.
+    /// Each CPU object has that word: all have the same type.
     word: AtomicUsize,
     search: Mutex<Search>,
 }
@@ -108,7 +108,7 @@ pub struct Kept {
 const UNKNOWN: usize = usize::MAX;
 
 impl Kept {
-    /// The register of this name.
+    /// A register with this name.
     #[must_use]
     pub const fn new(name: &'static str) -> Self {
         Self {
@@ -119,7 +119,7 @@ impl Kept {
         }
     }
 
-    /// Its value.
+    /// The value of the register.
     #[inline]
     pub fn read(&self, registers: &Registers<'_>) -> Option<u64> {
         match self.word.load(Ordering::Relaxed) {
@@ -140,10 +140,10 @@ impl Kept {
         // SAFETY: In a callback of a virtual CPU, as there are `registers`; not kept.
         if let Some(cpu) = unsafe { ThisCpu::get() } {
             let mut search = self.search.lock().unwrap_or_else(PoisonError::into_inner);
-            // SAFETY: The search asks for words below the length that it was told.
+            // SAFETY: The search only reads words below the length that it gets.
             let word = |index| unsafe { cpu.word(index) };
             if let Some(found) = search.learn(value, cpu.len(), word) {
-                // INVARIANT: It is below the length.
+                // INVARIANT: `found` is below the length.
                 self.word.store(found, Ordering::Relaxed);
             }
         }
@@ -151,19 +151,19 @@ impl Kept {
     }
 }
 
-/// The search for the word that is always what a register is.
+/// The search for the word that always equals a register.
 #[derive(Debug)]
 struct Search {
-    /// Words that have always been. [`None`]: it has not begun.
+    /// The words that have equalled the register so far. [`None`]: the search has not begun.
     words: Option<Vec<usize>>,
-    /// The value that was seen last.
+    /// The last value of the register.
     last: u64,
-    /// How many more different values have to be seen.
+    /// Number of different values that are still to be compared.
     left: u32,
 }
 
 impl Search {
-    /// As many different values in a row are no coincidence.
+    /// Number of different values in a row that a word must equal. This cannot be a coincidence.
     const VALUES: u32 = 1000;
 
     const fn new() -> Self {
@@ -174,7 +174,7 @@ impl Search {
         }
     }
 
-    /// The register is `value` now, and the CPU has `len` words: the word that it is, if that is certain.
+    /// The register is `value` now, and the CPU object has `len` words. Returns the index of the register's word if it is certain.
     fn learn(&mut self, value: u64, len: usize, word: impl Fn(usize) -> u64) -> Option<usize> {
         if self.left == 0 || value == self.last {
             return None;
@@ -193,19 +193,19 @@ impl Search {
     }
 }
 
-/// Where QEMU writes the value of a register, and what it reads of memory: an array of GLib's that is never freed.
+/// A buffer to which QEMU copies the value of a register, or memory: a GLib array that is never freed.
 struct To(*mut raw::Array<u8>);
 
 impl To {
     fn clear(&mut self) {
-        // SAFETY: An array of this thread's, which is never freed, and has place for less.
+        // SAFETY: The array belongs to this thread and is never freed. It may be shortened to any length.
         unsafe { raw::g_byte_array_set_size(self.0, 0) };
     }
 
-    /// What was written.
+    /// The bytes that QEMU has written.
     fn bytes(&self) -> &[u8] {
-        // SAFETY: An array of GLib's, by the type, which is never freed. Only a mutable borrow of `TO` changes it, and
-        // there is none while this borrow of `self` lasts.
+        // SAFETY: By the type, this is a GLib array that is never freed. Only a mutable borrow of `TO` changes it, and there is none while
+        // this borrow of `self` lasts.
         let array = unsafe { &*self.0 };
         match usize::try_from(array.len) {
             // SAFETY: The array has `len` bytes from `data` on, by GLib. Only a mutable borrow of `TO` changes them,
@@ -217,8 +217,8 @@ impl To {
 }
 
 thread_local! {
-    /// Made once, as a program's code is looked for at each of its returns.
-    // SAFETY: Makes a new one.
+    /// Created once per thread, since registers and memory are read often.
+    // SAFETY: Creates a new array; there are no requirements.
     static TO: RefCell<To> = RefCell::new(To(unsafe { raw::g_byte_array_new() }));
 }
 
@@ -226,7 +226,7 @@ thread_local! {
 mod tests {
     use super::*;
 
-    /// What a search finds, when the words of a CPU are these for the `n`th value.
+    /// The result of a search. `words` returns the words of the CPU for the `n`th value.
     fn search(words: impl Fn(u64) -> [u64; 4]) -> Option<usize> {
         let mut search = Search::new();
         (1..=u64::from(Search::VALUES) + 1).find_map(|n| search.learn(n, 4, |i| words(n)[i]))
@@ -235,13 +235,13 @@ mod tests {
     #[test]
     fn a_word_that_always_is_the_register_is_found() {
         assert_eq!(search(|n| [0, 7, n, n + 1]), Some(2));
-        // Another is the same for long.
+        // Another word equals the register for a long time.
         assert_eq!(search(|n| [n.min(900), 7, n, n + 1]), Some(2));
-        // Two are the same, or none is: it goes on as before.
+        // Two words equal the register, or none does: no word is found.
         assert_eq!(search(|n| [n, 7, n, n + 1]), None);
         assert_eq!(search(|n| [n.min(900), 7, 1, n + 1]), None);
 
-        // A register that does not change tells nothing.
+        // A register that does not change shows nothing.
         let mut still = Search::new();
         for _ in 0..2 * Search::VALUES {
             assert_eq!(still.learn(5, 4, |_| 5), None);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Is what a decoder made of a trace what was executed?
+//! Compares a decoder's output with the instructions that were executed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,24 +10,24 @@ use anyhow::{Context, Result};
 
 use crate::log::Threads;
 
-/// How many instructions are shown before and after a difference.
+/// Number of instructions that are shown before and after a difference.
 const AROUND: usize = 6;
 
-/// What a decoder printed.
+/// The output of a decoder.
 #[derive(Debug, Default)]
 pub struct Decoded {
     /// The instructions of each thread.
     pub threads: Threads,
-    /// What it said of errors.
+    /// Its error messages.
     pub errors: Vec<String>,
 }
 
-/// Reads what `perf script --itrace=i1i -F tid,ip` printed, or lists of addresses as ptwalk's: a line is a thread's
-/// number and an address, or an address alone. Of other lines, those that speak of an error are taken for one.
+/// Reads the output of `perf script --itrace=i1i -F tid,ip`, or of ptwalk. A line is a thread's number and an address, or an address alone.
+/// Of the other lines, those that contain `error` are error messages.
 ///
 /// # Errors
 ///
-/// When it cannot be read.
+/// If the output cannot be read.
 pub fn read(from: impl BufRead) -> Result<Decoded> {
     let mut decoded = Decoded::default();
 
@@ -52,25 +52,25 @@ fn address(word: &str) -> Option<u64> {
     u64::from_str_radix(word.strip_prefix("0x").unwrap_or(word), 16).ok()
 }
 
-/// What came of a comparison.
+/// The result of a comparison.
 #[derive(Debug)]
 pub struct Outcome {
-    /// One for each thread, in the order in which they were made.
+    /// One verdict for each thread, in the order in which the threads were created.
     pub threads: Vec<Verdict>,
     /// Errors of the decoder.
     pub errors: Vec<String>,
 }
 
-/// What came of the comparison of one thread.
+/// The result of the comparison of one thread.
 #[derive(Debug)]
 pub struct Verdict {
     /// Its number in the log, if it is there.
     pub logged: Option<u32>,
     /// Its number in the trace, if it is there.
     pub traced: Option<u32>,
-    /// How many instructions the log has.
+    /// Number of instructions in the log.
     pub len: usize,
-    /// Where they differ first.
+    /// The first difference.
     pub difference: Option<Difference>,
 }
 
@@ -79,12 +79,12 @@ pub struct Verdict {
 pub struct Difference {
     /// The number of instructions before it, which are the same.
     pub at: usize,
-    /// Around it, the log and the trace.
+    /// The instructions around it: number, address in the log, and address in the trace.
     pub around: Vec<(usize, Option<u64>, Option<u64>)>,
 }
 
 impl Outcome {
-    /// Whether all is the same, and the decoder had no errors.
+    /// Whether all instructions are the same, and the decoder had no errors.
     pub fn is_equal(&self) -> bool {
         self.errors.is_empty()
             && self
@@ -94,7 +94,7 @@ impl Outcome {
     }
 }
 
-/// Compares. Threads have other numbers in another run, but come in the same order.
+/// Compares a log with a decoder's output. Threads have other numbers in another run, but come in the same order.
 pub fn compare(logged: &Threads, decoded: Decoded) -> Outcome {
     let mut left = logged.iter();
     let mut right = decoded.threads.iter();
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn differences_are_found() {
-        // What is decoded, and where the first thread with a difference differs.
+        // The decoder's output, and the position of the first difference.
         let table = [
             ("7 1000\n7 1001\n8 2000\n", 2),
             ("7 1000\n7 1001\n7 1004\n7 1005\n8 2000\n", 3),

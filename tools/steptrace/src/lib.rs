@@ -2,15 +2,14 @@
 
 //! A reference for branch traces: every instruction that a program executes, as ptrace sees it.
 //!
-//! [`tracer`] steps a program, with all threads and processes that it makes, and writes a [`log`]. [`compare`] says
-//! whether what a decoder made of a trace is the same. Nothing here knows a tracing driver, and none is needed.
+//! [`tracer`] steps a program, with all threads and processes that it creates, and writes a [`log`]. [`compare`] checks whether a decoder's
+//! output for a trace is the same. Nothing here uses a tracing driver.
 //!
-//! What counts as executed is what a processor counts as retired, and what Intel PT decoders show:
+//! An instruction counts as executed if a processor counts it as retired, and Intel PT decoders show it:
 //!
-//! - an instruction with a REP prefix once, when it is left;
-//! - a system call when it has entered the kernel, also if it does not return, and once more each time that it is
-//!   restarted;
-//! - nothing that faulted.
+//! - an instruction with a REP prefix once, when it is complete;
+//! - a system call when it has entered the kernel, even if it does not return, and again each time that it is restarted;
+//! - no instruction that has faulted.
 
 pub mod compare;
 pub mod log;

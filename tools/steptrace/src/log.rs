@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The log: blocks of one thread each, in which an address takes a byte or two.
+//! The log: blocks, each of one thread. An address takes one or two bytes.
 //!
-//! A file begins with [`MAGIC`]. A block is the thread's number and the length of what follows, as little-endian `u32`,
-//! then differences from address to address, zigzag, in groups of 7 bits, the lowest first (LEB128). A thread's first
+//! A file begins with [`MAGIC`]. A block has the thread's number, the length of its data (both as little-endian `u32`), and its data. These
+//! are differences between successive addresses, in zigzag encoding, in groups of 7 bits, the lowest first (LEB128). A thread's first
 //! difference is from 0.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use anyhow::{bail, ensure, Context, Result};
 /// The first bytes of a log.
 pub const MAGIC: &[u8; 8] = b"STEPLOG1";
 
-/// A block is written when it is as long as this, in bytes.
+/// Length at which a block is written, in bytes.
 const BLOCK: usize = 1 << 16;
 
 /// Writes a log.
@@ -35,7 +35,7 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     ///
-    /// When it cannot be written.
+    /// If the log cannot be written.
     pub fn new(mut out: W) -> io::Result<Self> {
         out.write_all(MAGIC)?;
         Ok(Self {
@@ -49,7 +49,7 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     ///
-    /// When it cannot be written.
+    /// If the log cannot be written.
     pub fn add(&mut self, tid: u32, ip: u64) -> io::Result<()> {
         let thread = self.threads.entry(tid).or_default();
         let difference = ip.wrapping_sub(thread.last);
@@ -72,11 +72,11 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Ends the log, and says how many instructions it has.
+    /// Ends the log. Returns the number of its instructions.
     ///
     /// # Errors
     ///
-    /// When it cannot be written.
+    /// If the log cannot be written.
     pub fn finish(mut self) -> io::Result<u64> {
         for (&tid, thread) in &mut self.threads {
             flush(&mut self.out, tid, thread)?;
@@ -102,7 +102,7 @@ pub type Threads = BTreeMap<u32, Vec<u64>>;
 ///
 /// # Errors
 ///
-/// When it cannot be read, or is none.
+/// If the log cannot be read, or the file is not a log.
 pub fn read(mut from: impl Read) -> Result<Threads> {
     let mut magic = [0; MAGIC.len()];
     from.read_exact(&mut magic).context("cannot read the log")?;
@@ -166,7 +166,7 @@ mod tests {
         assert!(read(&b"something else"[..]).is_err());
     }
 
-    /// Cut after each byte: an error or less, never nonsense.
+    /// A log that is cut after any byte is an error, unless only the magic is left.
     #[test]
     fn short_logs() {
         let mut bytes = Vec::new();

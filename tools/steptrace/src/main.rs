@@ -107,7 +107,7 @@ fn record(output: &Path, program: &[String]) -> Result<ExitCode> {
     eprintln!("steptrace: {count} instructions");
     Ok(match ended {
         Ended::Status(status) => u8::try_from(status & 0xff)?.into(),
-        // As a shell says it.
+        // As in a shell.
         Ended::Signal(signal) => u8::try_from(128 + signal)?.into(),
     })
 }

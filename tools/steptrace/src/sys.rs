@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Waiting for threads and letting them go on, with any signal: nix has no name for real-time ones.
+//! Waits for threads and resumes them, with any signal: nix has no names for real-time signals.
 
 use nix::errno::Errno;
 use nix::libc;
@@ -10,23 +10,23 @@ use rustix::process::{waitpid, WaitOptions};
 /// Why a thread does not run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
-    /// It ended with this status.
+    /// It has exited with this status.
     Exited(i32),
-    /// It was ended by this signal.
+    /// It was killed by this signal.
     Killed(i32),
-    /// It came to this ptrace event.
+    /// It has reached this ptrace event.
     Event(i32),
-    /// It is about to get this signal.
+    /// It has stopped before it gets this signal.
     Stopped(i32),
 }
 
-/// Waits for any thread; [`None`] when there is none left.
+/// Waits for any thread; [`None`] if there are no threads any more.
 ///
 /// # Errors
 ///
 /// If that fails.
 pub fn wait() -> nix::Result<Option<(Pid, Status)>> {
-    // Also for threads that are not the first of their process.
+    // Also waits for threads that are not the first of their process.
     let options = WaitOptions::from_bits_retain(u32::from_ne_bytes(libc::__WALL.to_ne_bytes()));
 
     loop {
@@ -51,11 +51,11 @@ pub fn wait() -> nix::Result<Option<(Pid, Status)>> {
     }
 }
 
-/// Lets a thread execute one instruction, after it got `signal`, if that is not 0.
+/// Lets a thread execute one instruction. If `signal` is not 0, the thread gets that signal first.
 ///
 /// # Errors
 ///
-/// If it does not stand still, or is no more.
+/// If the thread is not stopped, or has ended.
 pub fn step(pid: Pid, signal: i32) -> nix::Result<()> {
     let address = std::ptr::null_mut::<libc::c_void>();
     let signal = libc::c_long::from(signal);

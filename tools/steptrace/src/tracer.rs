@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Steps a program by ptrace, with all that it starts.
+//! Steps a program by ptrace, with everything that it starts.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -23,20 +23,20 @@ use crate::sys::{self, Status};
 /// How a program ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
-    /// With this status.
+    /// It has exited with this status.
     Status(i32),
-    /// By the signal of this number.
+    /// It was killed by the signal of this number.
     Signal(i32),
 }
 
 /// The selector of 64-bit user code.
 const USER_CS: u64 = 0x33;
 
-/// Becomes the program, traced by the parent from its first instruction on, and without randomised addresses.
+/// Becomes the program. The parent traces it from its first instruction on, and its addresses are not randomised.
 ///
 /// # Errors
 ///
-/// When that is not possible.
+/// If that is not possible.
 pub fn become_traced(program: &[String]) -> Result<()> {
     let (name, arguments) = program.split_first().context("no program given")?;
     let persona = personality::get().context("cannot read the personality")?;
@@ -47,18 +47,18 @@ pub fn become_traced(program: &[String]) -> Result<()> {
     Err(Command::new(name).args(arguments).exec()).with_context(|| format!("cannot run {name}"))
 }
 
-/// What is known of a thread between two stops.
+/// The state of a thread between two stops.
 struct Thread {
-    /// What it executes next.
+    /// The address of the next instruction.
     ip: u64,
-    /// It has just gone through `execve`.
+    /// Whether it has just executed `execve`.
     execed: bool,
-    /// It went on with a signal: its next stop may be the handler's.
+    /// Whether it was resumed with a signal: its next stop may be at the handler.
     signalled: bool,
-    /// Where instructions are that take no special care. Where another one is written over such, it must not be one with a trap
-    /// of its own.
+    /// Addresses of instructions that need no special care. If the program overwrites one of them, the new instruction must not be one that
+    /// causes a trap of its own.
     plain: HashSet<u64>,
-    /// Of its process.
+    /// The memory of its process.
     memory: Option<File>,
 }
 
@@ -77,14 +77,13 @@ impl<W: Write> Tracer<W> {
         }
     }
 
-    /// Traces what `child` becomes, which called [`become_traced`]. Answers how it ended, and how many
-    /// instructions there were.
+    /// Traces `child`, which has called [`become_traced`]. Returns how the program ended, and the number of its instructions.
     ///
     /// # Errors
     ///
-    /// When it cannot be traced, or the log cannot be written.
+    /// If the child cannot be traced, or the log cannot be written.
     pub fn run(mut self, child: Pid) -> Result<(Ended, u64)> {
-        // It stops when it has become the program.
+        // The child stops when it has become the program.
         match sys::wait()? {
             Some((pid, Status::Stopped(libc::SIGTRAP))) if pid == child => {}
             status => bail!("the program did not start: {status:?}"),
@@ -121,7 +120,7 @@ impl<W: Write> Tracer<W> {
         Ok((ended.context("the program's end was not seen")?, count))
     }
 
-    /// Steps a thread from here on.
+    /// Starts to step a thread.
     fn begin(&mut self, pid: Pid) -> Result<()> {
         if let Ok(ip) = ip(pid) {
             self.threads.insert(pid, Thread::new(pid, ip, false));
@@ -132,7 +131,7 @@ impl<W: Write> Tracer<W> {
     fn event(&mut self, pid: Pid, event: i32) -> Result<()> {
         match event {
             libc::PTRACE_EVENT_EXEC => {
-                // Another thread than the first becomes the first.
+                // If a thread other than the first calls execve, it takes the place of the first.
                 let former = ptrace::getevent(pid)
                     .ok()
                     .and_then(|tid| i32::try_from(tid).ok());
@@ -145,7 +144,7 @@ impl<W: Write> Tracer<W> {
                 self.threads.insert(pid, Thread::new(pid, ip, true));
             }
             libc::PTRACE_EVENT_EXIT => {
-                // Inside a system call; else it was killed before the next instruction.
+                // If the task is inside a system call, that call was executed. Otherwise the task was killed before its next instruction.
                 if let (Some(thread), Ok(ip)) = (self.threads.get(&pid), ip(pid)) {
                     if thread.ip != ip && thread.is_syscall(pid) {
                         self.add(pid, thread.ip)?;
@@ -159,7 +158,7 @@ impl<W: Write> Tracer<W> {
 
     fn stopped(&mut self, pid: Pid, signal: i32) -> Result<()> {
         let Some(thread) = self.threads.get_mut(&pid) else {
-            // A child that has not executed anything; it starts with a SIGSTOP that no process sent.
+            // A new task that has not executed anything. It starts with a SIGSTOP that no process has sent.
             return self.begin(pid);
         };
         // If the task is killed in the meantime, `waitpid()` reports that next.
@@ -196,20 +195,20 @@ impl<W: Write> Tracer<W> {
                 }
                 ((!again).then_some(before), 0)
             }
-            // On the way out of a system call.
+            // At the exit of a system call.
             libc::TRAP_BRKPT => {
                 if std::mem::take(&mut thread.execed) {
                     (None, 0)
                 } else if now != before && insn.is_some_and(is_syscall) {
                     (Some(before), 0)
                 } else {
-                    // One that was restarted without a stop.
+                    // A system call that was restarted without a stop.
                     (Some(now.wrapping_sub(2)), 0)
                 }
             }
             // The first instruction of a signal handler is next.
             libc::SIGTRAP => (None, 0),
-            // A breakpoint of the program's own.
+            // The program's own breakpoint.
             libc::SI_KERNEL => (Some(before), signal),
             _ => (None, signal),
         };
@@ -228,13 +227,13 @@ impl<W: Write> Tracer<W> {
 
 fn resume(pid: Pid, signal: i32) -> Result<()> {
     match sys::step(pid, signal) {
-        // Killed meanwhile.
+        // The thread was killed in the meantime.
         Ok(()) | Err(Errno::ESRCH) => Ok(()),
         Err(error) => Err(error).context("cannot go on"),
     }
 }
 
-/// Whether a step over it is nothing but a step.
+/// Whether a step over an instruction of this kind needs no special care.
 fn is_plain(kind: Kind) -> bool {
     !matches!(
         kind,
@@ -283,7 +282,7 @@ fn ip(pid: Pid) -> nix::Result<u64> {
 
 /// The register at this offset of `user_regs_struct`.
 fn register(pid: Pid, offset: usize) -> nix::Result<u64> {
-    // An offset, which nix takes as a pointer.
+    // nix takes the offset as a pointer.
     let word = ptrace::read_user(pid, std::ptr::without_provenance_mut(offset))?;
     Ok(u64::from_ne_bytes(word.to_ne_bytes()))
 }

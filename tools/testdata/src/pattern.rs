@@ -42,7 +42,7 @@ pub fn packets(from: u64, to: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Padding.
+/// Padding of `len` bytes.
 #[must_use]
 pub fn pad(pos: u64, len: u16) -> Vec<u8> {
     let header = header(Kind::Pad, pos, len);
@@ -51,7 +51,7 @@ pub fn pad(pos: u64, len: u16) -> Vec<u8> {
         .collect()
 }
 
-/// A barrier that says that so many bytes are missing before it.
+/// A barrier, which reports that `lost` bytes are missing before it.
 #[must_use]
 pub fn barrier(pos: u64, lost: u64) -> Vec<u8> {
     header(Kind::Barrier, pos, 64).barrier(lost).to_vec()

@@ -13,22 +13,22 @@ use perfdata::{
 };
 use tempfile::TempDir;
 
-/// Where offset 0 of the program's file is.
+/// Address of offset 0 of the program's file.
 pub const BASE: u64 = 0x40_0000;
 /// The build-id of the file.
 pub const BUILD_ID: [u8; 20] = [7; 20];
 
-/// Calls and jumps.
+/// `main`, which calls and jumps.
 pub const MAIN: u64 = BASE + 0x1000;
-/// Called by `main`.
+/// `f`, which `main` calls.
 pub const F: u64 = BASE + 0x1020;
-/// Without a symbol.
+/// A function without a symbol.
 pub const NAMELESS: u64 = BASE + 0x1040;
-/// `main` jumps to it at its end.
+/// `tail`, to which `main` jumps at its end.
 pub const TAIL: u64 = BASE + 0x1060;
 /// A signal handler.
 pub const HANDLER: u64 = BASE + 0x1080;
-/// Where it returns to.
+/// The code to which the signal handler returns.
 pub const RESTORE: u64 = BASE + 0x10a0;
 
 /// Names, addresses and lengths of the functions.
@@ -114,7 +114,7 @@ pub fn program() -> Vec<u8> {
             .flat_map(|word| word.to_le_bytes()),
     );
 
-    // Executable, x86-64; a program header behind this one; four sections and the empty one; names in the third.
+    // Executable, x86-64; a program header after this one; four sections and the empty one; names in the third.
     let mut header = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0\x01\0\0\0".to_vec();
     header.extend([MAIN, 64, table].map(u64::to_le_bytes).concat());
     header.extend(
@@ -132,7 +132,7 @@ pub fn program() -> Vec<u8> {
 /// A ring, and the clock of the machine.
 #[derive(Default)]
 pub struct Ring {
-    /// What is in it.
+    /// Its content.
     pub bytes: Vec<u8>,
     /// The time stamp counter.
     pub time: u64,
@@ -150,16 +150,16 @@ impl Output for Ring {
     }
 }
 
-/// What a CPU traces.
+/// A CPU that traces.
 pub struct Cpu {
-    /// Where its trace goes.
+    /// The ring of its trace.
     pub ring: Ring,
-    /// What makes the trace.
+    /// The encoder of its trace.
     pub pt: Encoder,
 }
 
 impl Cpu {
-    /// One that traces nothing yet.
+    /// A CPU that traces nothing yet.
     #[must_use]
     pub fn new(config: Config) -> Self {
         let mut cpu = Self {
@@ -170,8 +170,8 @@ impl Cpu {
         cpu
     }
 
-    /// The program executes the instructions at these addresses, all but the last: it is stopped there, unless it makes a
-    /// system call before.
+    /// The program executes the instructions at these addresses, except the last. It is stopped there, unless it makes a system call
+    /// before.
     pub fn run(&mut self, time: u64, ips: &[u64]) {
         let text = text();
         self.ring.time = self.ring.time.max(time);
@@ -197,7 +197,7 @@ impl Cpu {
     }
 }
 
-/// What stands in front of the records of trace: rings of so many CPUs, a process, and the program.
+/// Writes the records before those of trace: the rings of `rings` CPUs, a process, and the program.
 fn begin<W: Write + Seek>(
     out: W,
     rings: u32,
@@ -216,7 +216,7 @@ fn begin<W: Write + Seek>(
         })
         .collect();
     out.record(&IdIndex(&entries), None).unwrap();
-    // The processor's clock is perf's.
+    // The time stamp counter is perf's clock.
     let info = AuxtraceInfo {
         kind: decoder,
         private: &[42, 0, 1, 0, 1],
@@ -265,7 +265,7 @@ fn id(cpu: u32, time: u64) -> SampleId {
     }
 }
 
-/// What the unit says of a piece of a CPU's trace.
+/// Writes the AUX record of a piece of a CPU's trace.
 fn aux<W: Write + Seek>(out: &mut Writer<W>, cpu: u32, offset: u64, size: usize) {
     let aux = Aux {
         offset,
@@ -275,7 +275,7 @@ fn aux<W: Write + Seek>(out: &mut Writer<W>, cpu: u32, offset: u64, size: usize)
     out.record(&aux, Some((&id(cpu, 3), &attr()))).unwrap();
 }
 
-/// A piece that the recorder has read of it.
+/// Writes a piece that the recorder has read from a CPU's trace.
 fn piece<W: Write + Seek>(out: &mut Writer<W>, cpu: u32, offset: u64, bytes: &[u8]) {
     let piece = Auxtrace {
         size: u64::try_from(bytes.len()).unwrap(),
@@ -289,7 +289,7 @@ fn piece<W: Write + Seek>(out: &mut Writer<W>, cpu: u32, offset: u64, bytes: &[u
     out.payload(bytes).unwrap();
 }
 
-/// A recording of rings, a CPU each.
+/// A recording of rings, one for each CPU.
 #[must_use]
 pub fn recording(
     rings: &[&[u8]],
@@ -304,7 +304,7 @@ pub fn recording(
         aux(&mut out, cpu, 0, bytes.len());
         let mut bytes = bytes.to_vec();
         bytes.resize(bytes.len().next_multiple_of(8), 0);
-        // In pieces that may be cut within a packet.
+        // The pieces may end within a packet.
         for (start, bytes) in (0..).step_by(24).zip(bytes.chunks(24)) {
             piece(&mut out, cpu, start, bytes);
         }
@@ -319,7 +319,7 @@ pub fn long<W: Write + Seek>(out: W, len: u64) {
     const LOOP: [u64; 6] = [MAIN, F, F + 1, F + 2, MAIN + 5, MAIN];
 
     let mut out = begin(out, 1, perfdata::auxtrace::INTEL_PT, b"/prog", BUILD_ID);
-    // As `intel_pt` has it.
+    // The defaults of `intel_pt`.
     let mut cpu = Cpu::new(Config {
         tsc: true,
         psb_period: 4096,
@@ -327,7 +327,7 @@ pub fn long<W: Write + Seek>(out: W, len: u64) {
     });
     let size = u64::try_from(PIECE).unwrap();
     for at in (0..len).step_by(PIECE) {
-        // A packet may be cut between two pieces, but not at the end: zeros are padding.
+        // A packet may be cut between two pieces, but not at the end, which is padded with zeros.
         let room = if len - at > size { 0 } else { 256 };
         while cpu.ring.bytes.len() < PIECE - room {
             cpu.run(10, &LOOP);
@@ -350,7 +350,7 @@ pub fn root() -> TempDir {
     dir
 }
 
-/// Calls, a loop, a system call into which a signal comes, a tail call.
+/// Runs of the program: calls, a loop, a system call that a signal interrupts, a tail call.
 pub const RUNS: [&[u64]; 4] = [
     &[
         MAIN,
@@ -382,7 +382,7 @@ pub const RUNS: [&[u64]; 4] = [
     &[TAIL, TAIL + 1],
 ];
 
-/// Ways to encode.
+/// Configurations of the encoder.
 pub fn configs() -> impl Iterator<Item = Config> {
     [(true, 0), (false, 0), (true, 1), (true, 64)]
         .into_iter()

@@ -16,21 +16,21 @@ pub struct Recording {
     file: Writer<Cursor<Vec<u8>>>,
     attr: Attr,
     overwrite: bool,
-    /// Its number, if the recording went into several files.
+    /// Number of the file, if the recording has several.
     pub part: Option<u32>,
-    /// What the file says of CPUs that were offline.
+    /// Note about CPUs that were offline.
     pub offline: Option<&'static str>,
-    /// What the file says the references are.
+    /// Note about the unit of the references.
     pub reference: Option<&'static str>,
     /// Whether another recorder made it, without notes.
     pub foreign: bool,
-    /// Where the next piece and the next record begin.
+    /// Offset of the next piece and of the next record.
     pub head: u64,
     time: u64,
 }
 
 impl Recording {
-    /// An empty one.
+    /// An empty recording.
     #[must_use]
     pub fn new(overwrite: bool) -> Self {
         let attr = Attr {
@@ -65,13 +65,13 @@ impl Recording {
         }
     }
 
-    /// A record of the recorder's.
+    /// Adds a record of the recorder.
     pub fn say(&mut self, record: &impl Encode) -> &mut Self {
         self.file.record(record, None).unwrap();
         self
     }
 
-    /// What the next record says of itself: a millisecond later than the one before it.
+    /// The sample id of the next record: its time is a millisecond after the one before.
     pub fn id(&mut self) -> SampleId {
         self.time += 1_000_000;
         SampleId {
@@ -84,7 +84,7 @@ impl Recording {
         }
     }
 
-    /// An AUX record.
+    /// Adds an AUX record.
     pub fn aux(&mut self, size: u64, flags: AuxFlags) -> &mut Self {
         let aux = Aux {
             offset: self.head,
@@ -96,7 +96,7 @@ impl Recording {
         self
     }
 
-    /// A record that one was lost.
+    /// Adds a record of type LOST, for one lost record.
     pub fn lost(&mut self) -> &mut Self {
         let id = self.id();
         self.file
@@ -105,18 +105,18 @@ impl Recording {
         self
     }
 
-    /// A piece of trace.
+    /// Adds a piece of trace.
     pub fn piece(&mut self, bytes: &[u8]) -> &mut Self {
         self.padded(bytes, 0)
     }
 
-    /// A piece, brought to a multiple of 8 with this.
+    /// Adds a piece, padded to a multiple of 8 with this byte.
     pub fn padded(&mut self, bytes: &[u8], with: u8) -> &mut Self {
         let reference = self.id().time.unwrap();
         self.read_at(bytes, with, reference)
     }
 
-    /// The same, with this reference.
+    /// Adds a padded piece with this reference.
     pub fn read_at(&mut self, bytes: &[u8], with: u8, reference: u64) -> &mut Self {
         let size = u64::try_from(bytes.len()).unwrap();
         let mut whole = bytes.to_vec();
@@ -135,19 +135,19 @@ impl Recording {
         self
     }
 
-    /// A record and its trace.
+    /// Adds an AUX record and its trace.
     pub fn trace(&mut self, bytes: &[u8], flags: AuxFlags) -> &mut Self {
         self.aux(u64::try_from(bytes.len()).unwrap(), flags)
             .piece(bytes)
     }
 
-    /// The next piece and the next record begin here.
+    /// Sets the offset of the next piece and of the next record.
     pub fn at(&mut self, head: u64) -> &mut Self {
         self.head = head;
         self
     }
 
-    /// What the event has counted.
+    /// Adds a READ record with the count of the event.
     pub fn count(&mut self, value: u64) -> &mut Self {
         let id = self.id();
         let read = Read {
@@ -162,12 +162,12 @@ impl Recording {
         self
     }
 
-    /// The file, ended.
+    /// The finished file.
     pub fn bytes(&mut self) -> Vec<u8> {
         self.ended("whole")
     }
 
-    /// The file; how it ended.
+    /// The finished file. `ended` is the value of its note `ended`.
     pub fn ended(&mut self, ended: &str) -> Vec<u8> {
         let event = EventDesc {
             attr: self.attr.clone(),
@@ -194,7 +194,7 @@ impl Recording {
     }
 }
 
-/// A recording of 1024 bytes that went into three files.
+/// A recording of 1024 bytes in three files.
 #[must_use]
 pub fn parts() -> [Vec<u8>; 3] {
     let all = packets(0, 1024);

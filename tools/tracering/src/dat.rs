@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Writes `trace.dat`, version 6, as trace-cmd and KernelShark read it: see trace-cmd.dat.v6(5).
+//! Writes `trace.dat`, version 6, for trace-cmd and KernelShark: see trace-cmd.dat.v6(5).
 
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -10,7 +10,7 @@ use crate::events::{directories, Named};
 use crate::header::PageHeader;
 use crate::tracefs::Tracefs;
 
-/// `TRACECMD_OPTION_*` of trace-cmd.
+/// The constants `TRACECMD_OPTION_*` of trace-cmd.
 mod option {
     pub const CPUSTAT: u16 = 2;
     pub const TRACECLOCK: u16 = 4;
@@ -19,39 +19,39 @@ mod option {
     pub const VERSION: u16 = 9;
 }
 
-/// What a file says before the events: all that a reader needs to know of the machine.
+/// The part of a file in front of the events: a description of the machine, of the events and of the recording.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Head {
-    /// How long a sub-buffer is.
+    /// Length of a sub-buffer, in bytes.
     pub page_size: usize,
     /// The text of `events/header_page`.
     pub header_page: String,
     /// The text of `events/header_event`.
     pub header_event: String,
-    /// Formats of the system `ftrace`.
+    /// Formats of the events of the system `ftrace`.
     pub ftrace: Vec<String>,
-    /// Names of other systems, and formats of their events.
+    /// Names of the other systems, with the formats of their events.
     pub systems: Vec<(String, Vec<String>)>,
-    /// `/proc/kallsyms`.
+    /// Content of `/proc/kallsyms`.
     pub kallsyms: Vec<u8>,
-    /// `printk_formats`.
+    /// Content of `printk_formats`.
     pub printk_formats: Vec<u8>,
-    /// `saved_cmdlines`.
+    /// Content of `saved_cmdlines`.
     pub cmdlines: Vec<u8>,
-    /// `trace_clock`, with the chosen one in brackets.
+    /// Content of `trace_clock`, with the selected clock in brackets.
     pub clock: String,
-    /// What `stats` of each CPU says, with its number before.
+    /// Content of `stats` of each CPU, after a line with the CPU's number.
     pub stats: Vec<String>,
-    /// System, name, release and machine.
+    /// Operating system, host name, release and machine, as `uname` prints them.
     pub uname: String,
 }
 
 impl Head {
-    /// What there is now of an instance, for these events. `top` has what instances share. It belongs behind the recording: only
-    /// then are names of tasks and counters complete.
+    /// Reads the head for these events of an instance. `top` is the top directory, which has the files that instances share. Call this
+    /// after the recording: only then are the names of tasks and the counters complete.
     ///
     /// # Errors
-    /// If tracefs does not say it.
+    /// If a file of tracefs cannot be read.
     pub fn new<'a>(
         top: &Tracefs,
         tracefs: &Tracefs,
@@ -86,7 +86,7 @@ impl Head {
             header_event: tracefs.read("events/header_event")?,
             ftrace: ftrace(top)?,
             systems,
-            // A kernel may have none of these.
+            // A kernel may lack these files.
             kallsyms: fs::read("/proc/kallsyms").unwrap_or_default(),
             printk_formats: fs::read(top.path().join("printk_formats")).unwrap_or_default(),
             cmdlines: fs::read(top.path().join("saved_cmdlines")).unwrap_or_default(),
@@ -113,15 +113,15 @@ fn ftrace(top: &Tracefs) -> Result<Vec<String>> {
 /// Sub-buffers of a CPU.
 #[derive(Debug)]
 pub enum Data<R> {
-    /// There are none.
+    /// No sub-buffers.
     None,
-    /// To be copied: so many bytes.
+    /// Sub-buffers to copy from a reader, and their length in bytes.
     Copied(R, u64),
-    /// In the file already, `len` bytes at `at`, which is behind the head: see [`head_len`].
+    /// Sub-buffers that the file already has: `len` bytes at `at`, behind the head ([`head_len`]).
     There {
-        /// A multiple of the size of a sub-buffer.
+        /// Offset in the file: a multiple of the sub-buffer size.
         at: u64,
-        /// A multiple of it, too.
+        /// Length: a multiple of the sub-buffer size.
         len: u64,
     },
 }
@@ -135,10 +135,10 @@ impl<R> Data<R> {
     }
 }
 
-/// Writes the file. `cpus` has the sub-buffers of CPU 0 and all that follow.
+/// Writes the file. `cpus` has the sub-buffers of each CPU, from CPU 0.
 ///
 /// # Errors
-/// If it cannot be written, or something is too large for it.
+/// If the file cannot be written, or a part is too large for the format.
 pub fn write<R: Read>(
     out: &mut (impl Write + Seek),
     head: &Head,
@@ -149,10 +149,10 @@ pub fn write<R: Read>(
     data(out, head, cpus).map_err(failed)
 }
 
-/// How many bytes are before the sub-buffers of so many CPUs.
+/// Length of the part of the file in front of the sub-buffers, for this number of CPUs.
 ///
 /// # Errors
-/// If something is too large for the file.
+/// If a part is too large for the format.
 pub fn head_len(head: &Head, cpus: usize) -> Result<u64> {
     let mut len = Length(0);
     let written = write_head(&mut len, head, cpus);
@@ -164,7 +164,7 @@ fn table_len(cpus: usize) -> u64 {
     u64::try_from(cpus).map_or(u64::MAX, |cpus| 16 * cpus)
 }
 
-/// Counts what is written.
+/// Counts the bytes written to it.
 struct Length(u64);
 
 impl Write for Length {
@@ -178,10 +178,10 @@ impl Write for Length {
     }
 }
 
-/// What perf has of the head in a section of its files, in the format's version 0.6.
+/// The part of the head that perf stores in the `HEADER_TRACING_DATA` section of its files, in version 0.6 of the format.
 ///
 /// # Errors
-/// If something is too large for it.
+/// If a part is too large for the format.
 pub fn tracing_data(head: &Head) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     let written = write_common(&mut out, "0.6", head);
@@ -189,7 +189,7 @@ pub fn tracing_data(head: &Head) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// What both have.
+/// Writes the part that a `trace.dat` and perf's section have in common.
 fn write_common(out: &mut impl Write, version: &str, head: &Head) -> io::Result<()> {
     out.write_all(b"\x17\x08\x44tracing")?;
     out.write_all(version.as_bytes())?;
@@ -248,7 +248,7 @@ fn data<R: Read>(
 ) -> io::Result<()> {
     let page = u64::try_from(head.page_size).map_err(io::Error::other)?;
     let front = out.stream_position()? + table_len(cpus.len());
-    // What is copied goes behind what is there.
+    // Copied sub-buffers follow those that the file already has.
     let mut end = front;
     for cpu in cpus.iter() {
         if let Data::There { at, len } = cpu {
@@ -288,7 +288,7 @@ fn data<R: Read>(
     out.flush()
 }
 
-/// How long a `long` of a program is.
+/// Length of a `long` of this program, in bytes.
 fn long() -> u8 {
     if cfg!(target_pointer_width = "32") {
         4

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What can go wrong, by its kind.
+//! The errors of this crate, by kind.
 
-/// An error; its text is a sentence that says what was wrong and, where the user can mend it, what to do.
+/// An error. Its text says what was wrong and, if the user can correct that, what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Bytes of the buffer, or text of tracefs, that no kernel writes.
+    /// The buffer, or a text of tracefs, has a value that no kernel writes.
     #[error("{what}, byte {at}: {why}")]
     Malformed {
-        /// What was read.
+        /// The structure or file that was read.
         what: &'static str,
-        /// Where in it.
+        /// The offset in it, in bytes.
         at: usize,
-        /// What is wrong there.
+        /// The reason.
         why: String,
     },
-    /// The kernel cannot map this buffer, or not now; reading it still works.
+    /// The kernel cannot map this buffer, or cannot map it now. The buffer can still be read.
     #[error("{0}")]
     NoMapping(String),
-    /// The instance is being removed: the kernel removes a copy of a buffer (`trace_instance=NAME=OTHER`) when all of it is read.
+    /// The kernel is removing the instance. It removes a copy of a buffer (`trace_instance=NAME=OTHER`) when all of the copy is read.
     #[error("{0}")]
     Gone(String),
-    /// The system refuses.
+    /// A system call failed, or a request cannot be met.
     #[error("{0}")]
     Failed(String),
 }
@@ -31,7 +31,7 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Something at a byte of what was read is wrong.
+    /// A [`Malformed`](Self::Malformed) error at byte `at` of `what`.
     pub(crate) fn malformed(what: &'static str, at: usize, why: impl Into<String>) -> Self {
         Self::Malformed {
             what,
@@ -40,7 +40,7 @@ impl Error {
         }
     }
 
-    /// The system refuses.
+    /// A [`Failed`](Self::Failed) error.
     pub(crate) fn failed(text: impl Into<String>) -> Self {
         Self::Failed(text.into())
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The events that there are, and an instance to trace some of them in.
+//! The available events, and an instance to trace them in.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,23 +11,22 @@ use crate::error::{Error, Result};
 use crate::format::Format;
 use crate::tracefs::{refused, Tracefs};
 
-/// An event, and what tracefs says of it.
+/// An event, as tracefs describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
-    /// Its system: the directory that it is in.
+    /// The event's system: the name of its directory.
     pub system: String,
-    /// Its fields; and its name.
+    /// Name, number and fields of the event.
     pub format: Format,
     /// The text of its file `format`.
     pub text: String,
 }
 
 impl Tracefs {
-    /// These events, each `SYSTEM:EVENT` or `SYSTEM:*`; all that there are if none is named. The keys are what `common_type`
-    /// says.
+    /// These events, each given as `SYSTEM:EVENT` or `SYSTEM:*`; all events if `names` is empty. The keys are the values of `common_type`.
     ///
     /// # Errors
-    /// If one is not there, or its format makes no sense.
+    /// If an event does not exist, or its format is not valid.
     pub fn events(&self, names: &[String]) -> Result<BTreeMap<u16, Named>> {
         let mut found = BTreeMap::new();
         let mut add = |system: &str, event: &str| -> Result<()> {
@@ -73,7 +72,7 @@ impl Tracefs {
         self.write(file, "1")
     }
 
-    /// The events of a system. Some directories have no format: those of events that cannot be turned on.
+    /// The events of a system. Directories without a format are skipped: their events cannot be turned on.
     fn with_format(&self, system: &str) -> Result<Vec<String>> {
         let dir = self.path().join("events").join(system);
         if !dir.is_dir() {
@@ -109,7 +108,7 @@ impl Tracefs {
     }
 }
 
-/// The names of the directories in one, in order.
+/// The names of the directories in `dir`, sorted.
 pub(crate) fn directories(dir: &Path) -> Result<Vec<String>> {
     let entries = fs::read_dir(dir).map_err(|e| refused(dir, &e))?;
     let name = |entry: io::Result<fs::DirEntry>| {
@@ -122,14 +121,14 @@ pub(crate) fn directories(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// An instance that this process made. It is removed when it is dropped; until then nothing of it may stay open.
+/// An instance that this process has created. Dropping the value removes the instance; by then all its files must be closed.
 #[derive(Debug)]
 pub struct Instance {
     tracefs: Tracefs,
 }
 
 impl Instance {
-    /// Makes one, whose name is this and the number of this process. Those of processes that were killed are removed.
+    /// Creates an instance called `name` with the PID of this process. Removes the instances that killed processes have left.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -143,7 +142,7 @@ impl Instance {
         })
     }
 
-    /// Its directory.
+    /// The directory of the instance.
     #[must_use]
     pub fn tracefs(&self) -> &Tracefs {
         &self.tracefs
@@ -152,15 +151,15 @@ impl Instance {
     /// Turns these events on.
     ///
     /// # Errors
-    /// If the kernel refuses one.
+    /// If the kernel refuses to enable an event.
     pub fn enable<'a>(&self, events: impl IntoIterator<Item = &'a Named>) -> Result<()> {
         let mut events = events.into_iter();
         events.try_for_each(|event| self.tracefs.enable(event))
     }
 }
 
-/// Removes instances of this name whose processes are gone: the kernel traces into them for ever. A process of another PID
-/// namespace, which looks as if it were gone, has files of its instance open, and the kernel does not remove that.
+/// Removes instances of this name whose processes have ended: otherwise the kernel keeps tracing into them. A process of another PID
+/// namespace looks as if it had ended. The kernel refuses to remove its instance while it has files of the instance open.
 fn remove_left(instances: &Path, name: &str) {
     let processes = Path::new("/proc");
     if !processes.join("self").exists() {
@@ -173,7 +172,7 @@ fn remove_left(instances: &Path, name: &str) {
         let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else {
             continue;
         };
-        // This process has not made one yet.
+        // This process has not created its instance yet, so one with its PID is left over.
         if pid == std::process::id() || !processes.join(pid.to_string()).exists() {
             let _ = fs::remove_dir(instances.join(left));
         }
@@ -184,7 +183,7 @@ impl Drop for Instance {
     fn drop(&mut self) {
         let dir = self.tracefs.path();
         if let Err(e) = fs::remove_dir(dir) {
-            // Nothing is left to do where standard error is closed.
+            // If standard error is closed, the error cannot be reported.
             let _ = writeln!(
                 io::stderr(),
                 "cannot remove the instance {}: {e}: remove it with rmdir",
@@ -218,7 +217,7 @@ mod tests {
         ] {
             fs::create_dir_all(instances.join(name)).unwrap();
         }
-        // As the kernel keeps one that is open.
+        // The kernel does not remove an instance with open files.
         fs::create_dir(instances.join("auxrec.4194306/open")).unwrap();
         let instance = Instance::new(&Tracefs::at(dir.path()), "auxrec").unwrap();
         assert_eq!(instance.tracefs().path(), instances.join(&own));

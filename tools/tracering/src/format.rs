@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The fields of an event, as its file `events/SYSTEM/EVENT/format` describes them.
+//! The fields of an event, which its file `events/SYSTEM/EVENT/format` describes.
 
 use std::fmt;
 
@@ -11,82 +11,82 @@ use crate::text::{declarations, number, offset_in, Declaration};
 const WHAT: &str = "format";
 const EVENT: &str = "event";
 
-/// Most fields that are believed; the kernel's own limit for user events is lower.
+/// Maximum number of fields that is accepted. The kernel's own limit for user events is lower.
 const MAX_FIELDS: usize = 1024;
-/// No event is longer than a sub-buffer.
+/// Maximum offset in an event: no event is longer than a sub-buffer.
 const MAX_OFFSET: usize = crate::header::MAX_SUBBUF;
 
-/// A format.
+/// The format of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Format {
     /// The event's name.
     pub name: String,
-    /// What `common_type` of its events is.
+    /// The event's number: the value of `common_type`.
     pub id: u16,
-    /// The fields, in the text's order: first those that all events have.
+    /// The fields, in the order of the text: the common fields come first.
     pub fields: Vec<Field>,
 }
 
-/// A field.
+/// A field of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
-    /// Its name.
+    /// Name of the field.
     pub name: String,
-    /// Its type, in C.
+    /// Declaration of the field, in C.
     pub declared: String,
-    /// Where in the event it is.
+    /// Offset of the field in the event.
     pub offset: usize,
-    /// How long it is there; 0 if it goes on to the end of the event.
+    /// Length of the field in the event; 0 if it extends to the end of the event.
     pub size: usize,
-    /// Where its value is, and of what it is made.
+    /// Location and type of the value.
     pub kind: Kind,
 }
 
-/// Where the value of a field is.
+/// Location and type of a field's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A number.
     Number(Number),
-    /// In the field itself: several elements.
+    /// An array in the field itself.
     Array(Element),
-    /// Elsewhere: the field has its offset in the event and its length (`__data_loc`).
+    /// An array elsewhere in the event. The field has its length and its offset from the beginning of the event (`__data_loc`).
     DataLoc(Element),
-    /// Elsewhere: the field has its offset behind the field and its length (`__rel_loc`).
+    /// An array elsewhere in the event. The field has its length and its offset from the end of the field (`__rel_loc`).
     RelLoc(Element),
-    /// In the field: something that no number is.
+    /// A value in the field itself that is not a number.
     Opaque,
 }
 
 /// A number of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Number {
-    /// Its length: 1, 2, 4 or 8.
+    /// Length in bytes: 1, 2, 4 or 8.
     pub size: usize,
-    /// Whether it has a sign.
+    /// Whether the number is signed.
     pub signed: bool,
 }
 
-/// Of what an array is made.
+/// Type of the elements of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Element {
-    /// Characters, up to a 0.
+    /// Characters, up to the first NUL.
     Text,
     /// Numbers.
     Number(Number),
     /// Bits, in words of the kernel.
     Bits,
-    /// Bytes that mean something else.
+    /// Bytes of another type.
     Byte,
 }
 
 /// The value of a field in an event.
 #[derive(Debug, Clone, Copy)]
 pub enum Value<'a> {
-    /// A number without a sign.
+    /// An unsigned number.
     Unsigned(u64),
-    /// A number with one.
+    /// A signed number.
     Signed(i64),
-    /// Text: the bytes before the first 0.
+    /// Text. It ends at the first NUL.
     Text(Bytes<'a>),
     /// Numbers.
     Numbers(Number, Bytes<'a>),
@@ -100,7 +100,7 @@ impl Format {
     /// Reads the text of a format.
     ///
     /// # Errors
-    /// If it lacks something, or a field is where none can be.
+    /// If a line is missing, or the offset or size of a field is not valid.
     pub fn parse(text: &str) -> Result<Self> {
         let line = |name: &'static str| {
             let value = text.lines().find_map(|line| line.strip_prefix(name));
@@ -118,7 +118,7 @@ impl Format {
                     format!("ID: {id} is no number of an event"),
                 )
             })?;
-        // What follows may have the word "field:" in it.
+        // The text after `print fmt:` may contain the word `field:`.
         let (head, print) = text.split_once("\nprint fmt:").unwrap_or((text, ""));
         let declared = declarations(WHAT, head)?;
         if declared.len() > MAX_FIELDS {
@@ -142,7 +142,7 @@ impl Format {
         self.fields.iter().find(|field| field.name == name)
     }
 
-    /// The fields that this event has and others have not.
+    /// The fields that are not common to all events.
     pub fn own(&self) -> impl Iterator<Item = &Field> {
         self.fields
             .iter()
@@ -189,10 +189,10 @@ impl Field {
         })
     }
 
-    /// Its value in an event.
+    /// The value of the field in an event.
     ///
     /// # Errors
-    /// If the event ends before, or the field says that its value is where the event has nothing.
+    /// If the event ends before the end of the field, or before the end of the location that the field contains.
     pub fn value<'a>(&self, event: Bytes<'a>) -> Result<Value<'a>> {
         let bad = |at, why: String| Error::malformed(EVENT, at, format!("{}: {why}", self.name));
         let end = if self.size == 0 {
@@ -231,7 +231,7 @@ impl Field {
         }
     }
 
-    /// Its value, if it is a number without a sign, such as `common_type`.
+    /// The value of the field if it is an unsigned number, such as `common_type`.
     #[must_use]
     pub fn unsigned(&self, event: Bytes<'_>) -> Option<u64> {
         match self.value(event) {
@@ -240,7 +240,7 @@ impl Field {
         }
     }
 
-    /// Its value, if it is a number that fits: such as `common_pid`.
+    /// The value of the field if it is a number that fits into an `i64`, such as `common_pid`.
     #[must_use]
     pub fn signed(&self, event: Bytes<'_>) -> Option<i64> {
         match self.value(event) {
@@ -250,7 +250,7 @@ impl Field {
         }
     }
 
-    /// A copy of its value, if it is text.
+    /// A copy of the value of the field if it is text.
     #[must_use]
     pub fn text(&self, event: Bytes<'_>) -> Option<Vec<u8>> {
         match self.value(event) {
@@ -261,11 +261,11 @@ impl Field {
 }
 
 impl Element {
-    /// Of what an array with this declaration is made.
+    /// The element type of an array with this declaration.
     fn new(declared: &Declaration<'_>, print: &str) -> Self {
         let words = || declared.declared.split([' ', '\t', '[', ']', '*']);
         let name = declared.name();
-        // The declaration of a bitmask is that of an array; only how it is printed tells.
+        // A bitmask is declared like an array of numbers. Only its print format shows that it is a bitmask.
         let bitmask = [
             "__get_bitmask",
             "__get_rel_bitmask",
@@ -283,7 +283,7 @@ impl Element {
                 signed: false,
             });
         }
-        // The type ends where the name of the field, which can be the name of a type, begins.
+        // Cut off the name of the field, which can be the name of a type.
         let kind = declared
             .declared
             .rsplit_once(' ')
@@ -346,7 +346,7 @@ impl Number {
         ))
     }
 
-    /// All numbers of an array; bytes behind the last whole one are left out.
+    /// All numbers of an array. Bytes after the last whole number are skipped.
     pub fn all(self, bytes: Bytes<'_>) -> impl Iterator<Item = Value<'_>> {
         let ats = (0..bytes.len()).step_by(self.size);
         ats.filter_map(move |at| self.read(bytes, at))
@@ -358,7 +358,7 @@ impl fmt::Display for Value<'_> {
         match self {
             Self::Unsigned(value) => write!(f, "{value}"),
             Self::Signed(value) => write!(f, "{value}"),
-            // What a program wrote must not move the cursor of a terminal.
+            // Text from a program is escaped, so that it cannot control the terminal.
             Self::Text(text) => write!(f, "\"{}\"", text.to_text().escape_ascii()),
             Self::Numbers(number, bytes) => {
                 f.write_str("{")?;
@@ -370,7 +370,7 @@ impl fmt::Display for Value<'_> {
             Self::Bits(bytes) => {
                 f.write_str("0x")?;
                 let all = bytes.to_vec();
-                // The highest first: words of the kernel have this machine's byte order.
+                // The highest byte first. The kernel's words have this machine's byte order.
                 let highest: Vec<_> = if cfg!(target_endian = "little") {
                     all.iter().rev().collect()
                 } else {

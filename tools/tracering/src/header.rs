@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The header of a sub-buffer, as `events/header_page` and `events/header_event` describe it.
+//! The header of a sub-buffer, which `events/header_page` and `events/header_event` describe.
 
 use crate::error::{Error, Result};
 use crate::text::declarations;
@@ -8,25 +8,25 @@ use crate::text::declarations;
 const PAGE: &str = "events/header_page";
 const EVENT: &str = "events/header_event";
 
-/// The longest header that is believed.
+/// Maximum length of a header that is accepted, in bytes.
 const MAX_HEADER: usize = 64;
-/// The longest sub-buffer that the kernel makes: the sizes in a commit have 20 bits.
+/// Maximum length of a sub-buffer, in bytes: a commit has 20 bits for the size.
 pub(crate) const MAX_SUBBUF: usize = 1 << 20;
 
-/// Where the fields of `struct buffer_data_page` are.
+/// The layout of `struct buffer_data_page`.
 ///
-/// The kernel's word size decides it, not that of this program.
+/// It depends on the kernel's word size, not on that of this program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageHeader {
-    /// Where `time_stamp` is, of 8 bytes.
+    /// Offset of `time_stamp`, which has 8 bytes.
     pub time_stamp: usize,
-    /// Where `commit` is.
+    /// Offset of `commit`.
     pub commit: usize,
-    /// Its length: 4 or 8, a `long` of the kernel.
+    /// Length of `commit`, that of a `long` of the kernel: 4 or 8 bytes.
     pub commit_len: usize,
-    /// Where the events begin.
+    /// Offset of the first event.
     pub data: usize,
-    /// How many bytes of events a sub-buffer holds.
+    /// Number of bytes of events that a sub-buffer holds.
     pub capacity: usize,
 }
 
@@ -46,7 +46,7 @@ impl PageHeader {
     /// Reads the text of `header_page`.
     ///
     /// # Errors
-    /// If a field is missing, or is where it cannot be.
+    /// If a field is missing, or its offset or size is not valid.
     pub fn parse(text: &str) -> Result<Self> {
         let (mut time_stamp, mut commit, mut data) = (None, None, None);
         for line in declarations(PAGE, text)? {
@@ -72,7 +72,7 @@ impl PageHeader {
             let why = format!("commit has {} bytes, not 4 or 8", commit.size);
             return Err(Error::malformed(PAGE, commit.at, why));
         }
-        // Each number has at most 2^32: the sums cannot overflow.
+        // Each number is below 2^32, so the sums cannot overflow.
         let (first, second) = if time_stamp.offset < commit.offset {
             (time_stamp, commit)
         } else {
@@ -95,17 +95,17 @@ impl PageHeader {
         })
     }
 
-    /// How long a sub-buffer is, its header included.
+    /// Length of a sub-buffer including its header, in bytes.
     #[must_use]
     pub fn subbuf_size(&self) -> usize {
         self.data + self.capacity
     }
 }
 
-/// Checks that `header_event` describes the events that this crate reads; every kernel so far does.
+/// Checks that `header_event` describes the event format that this crate reads. No kernel has another one so far.
 ///
 /// # Errors
-/// If a number is missing or another one.
+/// If a value is missing, or is not the expected one.
 pub fn check_event_header(text: &str) -> Result<()> {
     const KNOWN: [(&str, &str); 7] = [
         ("type_len", "5 bits"),

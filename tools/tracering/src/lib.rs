@@ -2,9 +2,9 @@
 
 //! Reads the tracefs ring buffer of the Linux kernel.
 //!
-//! [`Map`] maps `trace_pipe_raw` of a CPU (Linux 6.10 and later), [`Stream`] reads or splices it, and [`Ring`] takes what the
-//! kernel has. All give [`Reader`]s: the events of a sub-buffer, without a copy if it is mapped, and how many were lost before
-//! them. [`Format`](format::Format) finds the fields of an event.
+//! [`Map`] maps `trace_pipe_raw` of a CPU (Linux 6.10 and later), [`Stream`] reads or splices it, and [`Ring`] uses what the kernel
+//! supports. All return [`Reader`]s: the events of a sub-buffer, and the number of events lost before them. The events of a mapped
+//! sub-buffer are not copied. [`Format`](format::Format) finds the fields of an event.
 //!
 //! ```no_run
 //! use tracering::{Map, Tracefs};

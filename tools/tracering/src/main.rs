@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The command `tracering`: options in, exit status out.
+//! The command `tracering`.
 
 #![deny(unsafe_code)]
 
@@ -103,7 +103,7 @@ struct Record {
 }
 
 impl Record {
-    /// Records events of an instance, which is this process's own if events are named.
+    /// Records events of an instance. If the user names events, the instance is this process's own.
     fn run(&self, top: &Tracefs, tracefs: &Tracefs, cpus: &[u32]) -> Result<()> {
         let own = !self.asked.events.is_empty();
         let events = tracefs.events(&self.asked.events)?;
@@ -186,7 +186,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
-        // A reader that has seen enough is no error.
+        // A closed pipe is no error: the reader of the output has ended.
         Err(e)
             if e.downcast_ref::<io::Error>()
                 .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) =>
@@ -194,7 +194,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(e) => {
-            // Nothing is left to do where standard error is closed.
+            // If standard error is closed, the error cannot be reported.
             let _ = writeln!(io::stderr(), "tracering: {e:#}");
             ExitCode::FAILURE
         }
@@ -253,7 +253,7 @@ fn chosen(tracefs: &Tracefs, asked: &[u32]) -> Result<Vec<u32>> {
     })
 }
 
-/// Events by their numbers.
+/// Events by number: the value of `common_type`.
 type Formats = BTreeMap<u16, Named>;
 
 fn stat(tracefs: &Tracefs, cpus: &[u32], out: &mut impl Write) -> Result<()> {
@@ -296,7 +296,7 @@ fn stat(tracefs: &Tracefs, cpus: &[u32], out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Prints all events, until a signal comes, or until there are no more.
+/// Prints all events until a signal comes; with `drain`, until the buffers are empty.
 fn print(
     tracefs: &Tracefs,
     cpus: &[u32],
@@ -333,7 +333,7 @@ fn print(
             .iter()
             .map(|ring| PollFd::new(ring, PollFlags::IN))
             .collect();
-        // A signal that comes just before the wait is seen after it.
+        // A signal just before `poll` does not end it, so the timeout limits the delay.
         match poll(
             &mut fds,
             Some(&Timespec {
@@ -347,7 +347,8 @@ fn print(
     }
 }
 
-/// Prints what a CPU has, but no more than some sub-buffers of it: others wait. Whether there may be more.
+/// Prints the events of a CPU, but only a limited number of sub-buffers, so that the other CPUs get their turn. Returns whether there may
+/// be more.
 fn batch(cpu: u32, ring: &mut Ring, formats: &Formats, out: &mut impl Write) -> Result<bool> {
     const SUBBUFS: usize = 64;
     for _ in 0..SUBBUFS {

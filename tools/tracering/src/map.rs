@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A CPU's buffer that is mapped.
+//! The mapped buffer of a CPU.
 //!
 //! # Which side may write what, and when
 //!
-//! Writers (the CPU's own code) and one consumer share the sub-buffers. All but one are in the writer's ring. That one, the
-//! reader sub-buffer, is the consumer's. `TRACE_MMAP_IOCTL_GET_READER` does one of two things, under the kernel's
-//! `reader_lock`:
+//! Writers (the CPU's own code) and one consumer share the sub-buffers. All sub-buffers but one are in the writer's ring. The other one,
+//! the reader sub-buffer, is the consumer's. `TRACE_MMAP_IOCTL_GET_READER` does one of two things, under the kernel's `reader_lock`:
 //!
-//! - The reader sub-buffer has events that are not accounted as read: the kernel accounts for all that are committed now,
-//!   sets `reader.read` behind them, and changes nothing else.
-//! - It has none, and the writer has left it: the kernel puts it, emptied, into the writer's ring, and takes the oldest
-//!   sub-buffer out, which becomes the reader sub-buffer. If events were overwritten, the kernel adds
-//!   [`RB_MISSED_EVENTS`](crate::RB_MISSED_EVENTS) to its commit. It then accounts for it as in the first case.
+//! - If the reader sub-buffer has events that are not accounted as read, the kernel accounts for all events committed so far. It sets
+//!   `reader.read` to the end of these events, and changes nothing else.
+//! - If it has no such events, and is not the writer's current sub-buffer, the kernel empties it and puts it into the writer's ring. The
+//!   oldest sub-buffer of the ring becomes the reader sub-buffer. If events were overwritten, the kernel adds
+//!   [`RB_MISSED_EVENTS`](crate::RB_MISSED_EVENTS) to the commit of that sub-buffer. It then accounts for the events as in the first case.
 //!
-//! The writer may still be on the reader sub-buffer: it is taken out of the ring while it is the commit page. It then stores
-//! more events behind `reader.read`, and larger commits, but does not change what is before. So the events before
-//! `reader.read` are stable until the next `GET_READER` of the consumer.
+//! The reader sub-buffer may still be the writer's current one: the kernel can swap it out while it is the commit page. The writer then
+//! stores more events behind `reader.read`, and larger commits, but does not change earlier events. So the events before `reader.read` are
+//! stable until the next `GET_READER` of the consumer.
 //!
 //! # Order
 //!
@@ -34,22 +33,24 @@
 //!   STORE event, in a later round        emptied, cmpxchg
 //! ```
 //!
-//! `GET_READER` is a system call of the consumer's own thread, so its loads of the commit come before the consumer's loads in
-//! program order. (B) alone would do on a machine whose system calls are barriers. (C) makes no such assumption: whatever
-//! commit the consumer itself loads, the events that it includes are visible, as (C) pairs with (A). It is needed where
-//! another consumer had the kernel update the meta-page, on another processor. (D): the loads of events come before the
-//! system call that gives the sub-buffer back, whose lock and cmpxchg order them before the writer's next stores. The model
-//! in `tests/model.rs` fails without any one of (A), (C), (D) and (E), below; (B) is the kernel's own affair.
+//! - (B): `GET_READER` is a system call of the consumer's own thread, so its load of the commit precedes the consumer's loads in program
+//!   order. On a machine whose system calls are barriers, (B) alone suffices. (B) is part of the kernel.
+//! - (C) does not need such a system call. It pairs with (A): the events that a commit includes are visible to the consumer that has loaded
+//!   the commit. This is necessary if another consumer, on another processor, made the kernel update the meta-page.
+//! - (D): the loads of events precede the system call that returns the sub-buffer to the writer. The lock and the cmpxchg of that call
+//!   order the loads before the writer's next stores.
+//!
+//! The model in `tests/model.rs` fails without any one of (A), (C), (D) and (E); (E) is explained below.
 //!
 //! # Two consumers
 //!
-//! The kernel lets any number of processes map and read one buffer, and keeps one position for all. Consumers that map it
-//! and take turns see each event once. Without turns, one has the kernel give a sub-buffer back while the other reads it.
-//! [`Reader::verify`] finds out whether that happened since the [`Reader`] was made: the kernel sets commit and time stamp to 0
-//! before the writer gets a sub-buffer, with the full barrier of a cmpxchg between. So a consumer that has loaded an event of
-//! the next round sees, behind an acquire fence (E), another time stamp.
+//! Any number of processes can map and read one buffer, and the kernel keeps one position for all of them. If consumers map it and take
+//! turns, each event is seen once. If they do not take turns, one makes the kernel return a sub-buffer to the writer while another reads
+//! it. [`Reader::verify`] detects whether that has happened since the [`Reader`] was created. The kernel sets commit and time stamp to 0
+//! before the writer gets a sub-buffer, with the full barrier of a cmpxchg in between. So a consumer that has loaded an event of the next
+//! use sees another time stamp after an acquire fence (E).
 //!
-//! A consumer by `read` or `splice` does not update the meta-page, so a mapping shows its events again.
+//! A consumer that uses `read` or `splice` does not update the meta-page, so a mapping shows the same events again.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -74,18 +75,19 @@ use crate::tracefs::refused;
 /// `TRACEFS_MAGIC` of `linux/magic.h`.
 const TRACEFS_MAGIC: rustix::fs::FsWord = 0x7472_6163;
 
-/// Which sub-buffer is the reader's, and how far it was read.
+/// Position of the reader: the reader sub-buffer, and how far it was read.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Position {
-    /// Its id; [`None`] before the first.
+    /// Id of the sub-buffer; [`None`] before the first one.
     id: Option<u32>,
-    /// The time at its beginning, which tells it from a later one with the same id.
+    /// The time at the beginning of the sub-buffer. It differs if the same id is in use again.
     time_stamp: u64,
     cursor: Cursor,
 }
 
 impl Position {
-    /// Where byte `at` of this sub-buffer is: from here on, if this is about it, and otherwise from its beginning.
+    /// The cursor at byte `at` of a sub-buffer. The events are walked from this position if it is one of that sub-buffer, and from the
+    /// beginning otherwise.
     pub(crate) fn resume(&self, id: u32, sub: &SubBuffer<'_>, at: usize) -> Result<Cursor> {
         let known =
             self.id == Some(id) && self.time_stamp == sub.time_stamp() && self.cursor.at <= at;
@@ -94,7 +96,7 @@ impl Position {
     }
 }
 
-/// A buffer that is mapped.
+/// A mapped buffer.
 #[derive(Debug)]
 pub struct Map {
     file: File,
@@ -111,12 +113,12 @@ impl Map {
     /// While it is mapped, the kernel refuses to resize the buffer or its sub-buffers, and to take snapshots.
     ///
     /// # Errors
-    /// [`Error::NoMapping`] if the kernel cannot map it; see [`Stream`].
+    /// [`Error::NoMapping`] if the kernel cannot map it: use a [`Stream`](crate::Stream).
     pub fn open(path: impl AsRef<Path>, header: PageHeader) -> Result<Self> {
         let path = path.as_ref().to_owned();
         let file = open(&path)?;
         let no = |e: &io::Error| no_mapping(&path, e);
-        // Of another file, bytes could vanish from under the mapping.
+        // Another file could be truncated while it is mapped.
         let of = rustix::fs::fstatfs(&file).map_err(|e| refused(&path, &e.into()))?;
         if of.f_type != TRACEFS_MAGIC {
             return Err(Error::failed(format!(
@@ -124,7 +126,7 @@ impl Map {
                 path.display()
             )));
         }
-        // The front of it, first: it says how long all is. While it is mapped, that does not change.
+        // Map only the meta-page first: it has the sizes. They do not change while it is mapped.
         let front = Mapping::new(&file, page_size()).map_err(|e| no(&e))?;
         let meta = Meta::parse(front.bytes())?;
         let size = usize::try_from(meta.subbuf_size).ok();
@@ -152,7 +154,7 @@ impl Map {
     /// The meta-page, as the kernel last updated it.
     ///
     /// # Errors
-    /// If it has numbers that no kernel writes, or other sizes than when it was mapped.
+    /// If it has values that no kernel writes, or if the sizes have changed since the buffer was mapped.
     pub fn meta(&self) -> Result<Meta> {
         let meta = Meta::parse(self.mapping.bytes())?;
         let sizes = |meta: &Meta| (meta.meta_page_size, meta.subbuf_size, meta.nr_subbufs);
@@ -167,11 +169,11 @@ impl Map {
         Ok(meta)
     }
 
-    /// The events that came since the last time, or those of the next sub-buffer; [`None`] if there are none.
+    /// The events since the last call, or those of the next sub-buffer; [`None`] if there are none.
     ///
-    /// The kernel accounts them as read. Those that the caller does not look at are gone. It does not wait: see [`Map::wait`].
+    /// The kernel accounts for them as read, even if the caller does not iterate over all of them. This does not wait: see [`Map::wait`].
     ///
-    /// The next events cannot be asked for while a reader is held, as that gives its sub-buffer back to the writer:
+    /// A second call is not possible while a reader exists, as the call can return its sub-buffer to the writer:
     ///
     /// ```compile_fail,E0499
     /// fn two(map: &mut tracering::Map) -> tracering::Result<()> {
@@ -182,7 +184,7 @@ impl Map {
     /// }
     /// ```
     ///
-    /// Nor while bytes of an event are:
+    /// Nor is it possible while bytes of an event are borrowed:
     ///
     /// ```compile_fail,E0499
     /// fn kept(map: &mut tracering::Map) -> tracering::Result<Option<u8>> {
@@ -193,9 +195,9 @@ impl Map {
     /// ```
     ///
     /// # Errors
-    /// If the kernel refuses, or what it wrote makes no sense.
+    /// If the kernel refuses, or the buffer has values that no kernel writes.
     pub fn reader(&mut self) -> Result<Option<Reader<'_>>> {
-        // The kernel moves `reader.read` without saying from where, so that must be known before.
+        // The kernel moves `reader.read` and does not report the old value, so load it before.
         let before = self.meta()?.reader;
         get_reader(&self.file).map_err(|e| refused(&self.path, &e))?;
         let meta = self.meta()?;
@@ -228,7 +230,7 @@ impl Map {
         }))
     }
 
-    /// Waits until the buffer is as full as `buffer_percent` says; whether it is, and not just that the time is over.
+    /// Waits until the buffer is as full as `buffer_percent` requires. Returns false if the timeout expires, or a signal comes, before.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -249,7 +251,7 @@ pub(crate) fn subbuf<'a>(mapping: &'a Mapping, meta: &Meta, id: u32) -> Result<B
     page.ok_or_else(|| Error::malformed("meta-page", 24, format!("no sub-buffer {id}")))
 }
 
-/// How far the events go.
+/// The cursor behind the last event.
 fn walk(mut events: Events<'_>) -> Result<Cursor> {
     for event in events.by_ref() {
         event?;
@@ -257,20 +259,20 @@ fn walk(mut events: Events<'_>) -> Result<Cursor> {
     Ok(events.cursor())
 }
 
-/// Events that the kernel has accounted as read by this consumer: those of a sub-buffer, or a part of them.
+/// Events of a sub-buffer, or some of them, that the kernel has accounted for as read.
 ///
-/// When it is dropped, the rest of its events is skipped.
+/// Dropping the reader skips the rest of its events.
 #[derive(Debug)]
 pub struct Reader<'a> {
     events: Events<'a>,
     missed: Missed,
-    /// The sub-buffer in a mapping, where its time stamp is, and what that was.
+    /// The sub-buffer in a mapping, the offset of its time stamp, and the value of that.
     taken: Option<(Bytes<'a>, usize, u64)>,
     position: Option<&'a mut Position>,
 }
 
 impl<'a> Reader<'a> {
-    /// All events of a copy of a sub-buffer.
+    /// A reader of all events of a copied sub-buffer.
     pub(crate) fn copied(sub: &SubBuffer<'a>) -> Self {
         Self {
             events: sub.events(),
@@ -280,16 +282,16 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What was lost before these events.
+    /// The events lost before these.
     #[must_use]
     pub fn missed(&self) -> Missed {
         self.missed
     }
 
-    /// Finds out whether all that was read until now is what the kernel wrote for this consumer.
+    /// Checks that the sub-buffer was not reused while it was read: all events read so far are then valid.
     ///
     /// # Errors
-    /// If another consumer has had the kernel give the sub-buffer to the writer meanwhile.
+    /// If another consumer has made the kernel return the sub-buffer to the writer meanwhile.
     pub fn verify(&self) -> Result<()> {
         let Some((page, at, before)) = self.taken else {
             return Ok(());
@@ -314,14 +316,14 @@ impl<'a> Iterator for Reader<'a> {
 
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
-        // The events that the caller did not take are skipped by the next read, which still has to add up their times.
+        // The next call skips the remaining events, but has to add up their times from this cursor on.
         if let Some(position) = &mut self.position {
             position.cursor = self.events.cursor();
         }
     }
 }
 
-/// Opens it so that no call waits: waiting is `poll`'s.
+/// Opens a file in non-blocking mode. Only [`wait`] waits.
 pub(crate) fn open(path: &Path) -> Result<File> {
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
@@ -332,7 +334,7 @@ fn page_size() -> usize {
     rustix::param::page_size()
 }
 
-/// Why a buffer is not mapped.
+/// The error for a buffer that cannot be mapped.
 fn no_mapping(path: &Path, error: &io::Error) -> Error {
     let path = path.display();
     match Errno::from_io_error(error) {

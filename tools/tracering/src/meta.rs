@@ -8,22 +8,22 @@ use crate::sys::Bytes;
 
 const WHAT: &str = "meta-page";
 
-/// The length of `struct trace_buffer_meta` that has all of these fields. A later kernel's may be longer.
+/// Minimum length of `struct trace_buffer_meta`, with all of the fields below. Later kernels may have a longer one.
 pub const META_STRUCT_LEN: u32 = 80;
 
-/// Most sub-buffers that a kernel maps: an id has 30 bits.
+/// Maximum number of sub-buffers that a kernel maps: an id has 30 bits.
 const MAX_SUBBUFS: u32 = 1 << 30;
 
-/// The fields of a meta-page, by the kernel's names, as they were at one time.
+/// A snapshot of the fields of a meta-page, with the kernel's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Meta {
-    /// How long the meta-page is: the first sub-buffer follows it.
+    /// Length of the meta-page, in bytes. The first sub-buffer follows it.
     pub meta_page_size: u32,
-    /// How long the structure is.
+    /// Length of the structure, in bytes.
     pub meta_struct_len: u32,
-    /// How long a sub-buffer is.
+    /// Length of a sub-buffer, in bytes.
     pub subbuf_size: u32,
-    /// How many there are, the reader's included.
+    /// Number of sub-buffers, including the reader sub-buffer.
     pub nr_subbufs: u32,
     /// The sub-buffer that a consumer may read.
     pub reader: Reader,
@@ -44,12 +44,12 @@ pub struct Meta {
 /// The reader sub-buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reader {
-    /// Events that were lost when it was swapped in. Kernels put that number behind the events of the sub-buffer
-    /// ([`Missed`](crate::Missed)), and leave 0 here.
+    /// Events lost before this sub-buffer was swapped in. Kernels store that number behind the events of the sub-buffer
+    /// ([`Missed`](crate::Missed)), and keep 0 here.
     pub lost_events: u64,
-    /// Which it is.
+    /// Id of the sub-buffer.
     pub id: u32,
-    /// How many bytes of it the kernel considers read.
+    /// Number of its bytes that the kernel has accounted for as read.
     pub read: u32,
 }
 
@@ -57,7 +57,7 @@ impl Meta {
     /// Reads and checks a meta-page.
     ///
     /// # Errors
-    /// If a number is one that no kernel writes; it says which.
+    /// If a field has a value that no kernel writes. The error names the field.
     pub fn parse(bytes: Bytes<'_>) -> Result<Self> {
         let short = |at: usize| move || Error::malformed(WHAT, at, "it ends here");
         let word = |at: usize| bytes.u32(at).ok_or_else(short(at));
@@ -99,7 +99,7 @@ impl Meta {
         if !sized(self.subbuf_size) {
             return bad(8, format!("subbuf_size is {}", self.subbuf_size));
         }
-        // It is a multiple of a page, or a sub-buffer behind it would not begin at one.
+        // It is a multiple of a page, so that the sub-buffers behind it begin at page boundaries.
         if self.meta_page_size == 0 || self.meta_page_size % 4096 != 0 {
             return bad(0, format!("meta_page_size is {}", self.meta_page_size));
         }
@@ -124,7 +124,7 @@ impl Meta {
             );
             return bad(28, why);
         }
-        // The counters below are no sums of each other: the kernel reads them one by one while the writer goes on.
+        // The counters are not compared with each other: the kernel reads them one by one while the writer continues.
         if self.map_len().is_none() {
             return bad(
                 12,
@@ -134,7 +134,7 @@ impl Meta {
         Ok(())
     }
 
-    /// How long the mapping of all is; [`None`] if no mapping is that long.
+    /// Length of a mapping of the whole buffer; [`None`] if no mapping can be that long.
     #[must_use]
     pub fn map_len(&self) -> Option<usize> {
         let subbufs = u64::from(self.subbuf_size).checked_mul(u64::from(self.nr_subbufs))?;
@@ -144,7 +144,7 @@ impl Meta {
             .filter(|len| isize::try_from(*len).is_ok())
     }
 
-    /// Where in the mapping the sub-buffer with this id is.
+    /// The range of the sub-buffer with this id in the mapping.
     #[must_use]
     pub fn subbuf(&self, id: u32) -> Option<std::ops::Range<usize>> {
         if id >= self.nr_subbufs {
@@ -162,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    /// A page with these words, and nothing behind.
+    /// A meta-page with these fields, followed by zeroes.
     fn page(words: [u32; 8], counters: [u64; 6]) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
@@ -227,7 +227,7 @@ mod tests {
             let error = Meta::parse(Bytes::from(&*page(words, COUNTERS))).unwrap_err();
             assert_eq!(error.to_string(), format!("meta-page, {says}"));
         }
-        // A longer structure is a later kernel's.
+        // A later kernel may have a longer structure.
         let mut words = WORDS;
         words[1] = 96;
         assert!(Meta::parse(Bytes::from(&*page(words, COUNTERS))).is_ok());

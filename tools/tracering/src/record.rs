@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! From buffers into files: a thread for each CPU.
+//! Records buffers into files, with one thread per CPU.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read as _, Seek as _, SeekFrom};
@@ -21,31 +21,31 @@ use crate::subbuf::SubBuffer;
 use crate::sys::Bytes;
 use crate::tracefs::{Stats, Tracefs};
 
-/// How long a thread waits for a buffer, until it looks whether the recording is over.
+/// Maximum time that a thread waits for its buffer before it checks whether the recording has ended.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// How long it lets a sub-buffer fill that is not whole though the buffer is ready.
+/// Time that a thread waits for a sub-buffer to fill, if the buffer is ready without a full sub-buffer.
 const FILL: Duration = Duration::from_millis(10);
 
-/// How much a head may grow until the end, by names of tasks and symbols of modules.
+/// Bytes by which the head may grow during the recording: names of tasks and symbols of modules are added.
 const MORE_HEAD: u64 = 256 << 10;
 
-/// What was recorded.
+/// Numbers of a recording.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Events that were written to the file.
     pub events: u64,
-    /// Events that the kernel overwrote, or did not take, meanwhile.
+    /// Events that the kernel overwrote or dropped during the recording.
     pub lost: u64,
 }
 
-/// Buffers of an instance, and the files into which they are read.
+/// Reads buffers of an instance into files.
 #[derive(Debug)]
 pub struct Recorder {
     tracefs: Tracefs,
     header: PageHeader,
     cpus: Vec<Cpu>,
-    /// What the instance says of itself: see [`Recorder::reserve`].
+    /// Files of the instance that [`Recorder::reserve`] has saved.
     own: Option<Head>,
 }
 
@@ -54,16 +54,16 @@ struct Cpu {
     cpu: u32,
     stream: Stream,
     part: Part,
-    /// The counters when it began.
+    /// The counters at the start of the recording.
     before: Stats,
 }
 
-/// Sub-buffers in a file beside another, which is removed when it is dropped. It has a name that no other file had, and only its
-/// owner reads it: a trace may have secrets of all users.
+/// A temporary file for the sub-buffers of a CPU, in the directory of the output file. Its name is unique, and it is removed when the value
+/// is dropped. Only its owner can read it, since a trace may have secrets of all users.
 #[derive(Debug)]
 struct Part {
     file: NamedTempFile,
-    /// Where they begin, and how many bytes they have.
+    /// Offset of the first sub-buffer, in bytes.
     at: u64,
     len: u64,
 }
@@ -87,7 +87,7 @@ impl Part {
         })
     }
 
-    /// The file, at their beginning.
+    /// The file, positioned at the first sub-buffer.
     fn start(&self) -> Result<&File> {
         let mut file = self.file.as_file();
         let sought = file.seek(SeekFrom::Start(self.at));
@@ -100,7 +100,7 @@ impl Part {
     }
 }
 
-/// Makes a file that only its owner reads, for the same reason.
+/// Creates the output file. Only its owner can read it, like a [`Part`].
 fn create(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true);
@@ -109,10 +109,10 @@ fn create(path: &Path) -> Result<File> {
 }
 
 impl Recorder {
-    /// Opens the buffers of these CPUs. Their events go into files beside `path` until [`Recorder::stop`].
+    /// Opens the buffers of these CPUs. Their events are recorded into temporary files in the directory of `path`.
     ///
     /// # Errors
-    /// If a buffer cannot be read, or a file cannot be made.
+    /// If a buffer cannot be opened, or a file cannot be created.
     pub fn new(tracefs: &Tracefs, cpus: &[u32], path: &Path) -> Result<Self> {
         let header = tracefs.page_header()?;
         let cpus = cpus.iter().map(|&cpu| {
@@ -135,11 +135,11 @@ impl Recorder {
         })
     }
 
-    /// Leaves room in front of the first CPU's events for the head of a `trace.dat`, so that [`Recorded::write_dat`] need not
-    /// copy them. `head` is as it is now.
+    /// Reserves space for the head of a `trace.dat` in front of the first CPU's events, so that [`Recorded::write_dat`] need not copy them.
+    /// `head` is the current head, which may still grow.
     ///
     /// # Errors
-    /// If something of it is too large for a file.
+    /// If a part of the head is too large for the format.
     pub fn reserve(&mut self, head: &Head) -> Result<()> {
         let page = u64::try_from(self.header.subbuf_size()).unwrap_or(u64::MAX);
         let last = self.cpus.iter().map(|cpu| cpu.cpu).max().unwrap_or(0);
@@ -147,7 +147,7 @@ impl Recorder {
             .unwrap_or(usize::MAX)
             .saturating_add(1);
         let len = dat::head_len(head, count)?;
-        // The kernel may remove the instance before the end.
+        // Save these: the kernel may remove the instance before the end.
         self.own = Some(Head {
             header_page: head.header_page.clone(),
             header_event: head.header_event.clone(),
@@ -163,10 +163,11 @@ impl Recorder {
         Ok(())
     }
 
-    /// Reads until `end`, and then what the buffers have at that time. With `drain`, it ends when they are empty.
+    /// Records until `end` is set, and then the events that the buffers have at that time. With `drain`, it ends when the buffers are
+    /// empty.
     ///
     /// # Errors
-    /// If a buffer makes no sense, or a file cannot be written.
+    /// If a buffer cannot be read, or a file cannot be written.
     pub fn run(&mut self, end: &AtomicBool, drain: bool) -> Result<()> {
         let tracefs = &self.tracefs;
         let done = thread::scope(|scope| {
@@ -181,7 +182,7 @@ impl Recorder {
         done.into_iter().collect()
     }
 
-    /// Closes the buffers.
+    /// Ends the recording, and reads the counters of the buffers.
     ///
     /// # Errors
     /// If a file cannot be written, or the counters cannot be read.
@@ -195,7 +196,7 @@ impl Recorder {
         let mut gone = false;
         let cpus = cpus.into_iter().map(|cpu| {
             let stats = match tracefs.stats(cpu.cpu) {
-                // It goes when all is read, and nothing writes into it.
+                // The kernel has removed the instance: all events are read, and nothing writes new ones.
                 Err(Error::Gone(_)) => {
                     gone = true;
                     cpu.before.drained()
@@ -222,17 +223,17 @@ impl Recorder {
     }
 }
 
-/// What was recorded of all CPUs. The files are removed when it is dropped.
+/// The recorded events of all CPUs. Their temporary files are removed when the value is dropped.
 #[derive(Debug)]
 pub struct Recorded {
     tracefs: Tracefs,
     header: PageHeader,
     cpus: Vec<Taken>,
-    /// What the instance said of itself, if it is gone.
+    /// Saved files of the instance, if the kernel has removed it.
     gone: Option<Head>,
 }
 
-/// What was recorded of a CPU.
+/// The recorded events of a CPU.
 #[derive(Debug)]
 pub struct Taken {
     cpu: u32,
@@ -243,13 +244,13 @@ pub struct Taken {
 }
 
 impl Recorded {
-    /// Each CPU.
+    /// The recorded events of each CPU.
     #[must_use]
     pub fn cpus(&self) -> &[Taken] {
         &self.cpus
     }
 
-    /// All together.
+    /// The sum over all CPUs.
     #[must_use]
     pub fn summary(&self) -> Summary {
         let add = |sum: Summary, cpu: &Taken| Summary {
@@ -259,10 +260,10 @@ impl Recorded {
         self.cpus.iter().fold(Summary::default(), add)
     }
 
-    /// Writes a `trace.dat`, which knows these events.
+    /// Writes a `trace.dat` with the formats of these events.
     ///
     /// # Errors
-    /// If tracefs does not say what belongs into it, or it cannot be written.
+    /// If tracefs lacks a file that belongs into the head, or the output cannot be written.
     pub fn write_dat<'a>(
         &self,
         top: &Tracefs,
@@ -275,7 +276,7 @@ impl Recorded {
                 header_page: own.header_page.clone(),
                 header_event: own.header_event.clone(),
                 clock: own.clock.clone(),
-                // Those of the top are of other events.
+                // The counters of the top buffer are those of other events.
                 stats: Vec::new(),
                 ..Head::new(top, top, events, self.header)?
             },
@@ -285,7 +286,7 @@ impl Recorded {
             .unwrap_or(usize::MAX)
             .saturating_add(1);
         let len = dat::head_len(&head, count)?;
-        // The file of which the head has room becomes the whole.
+        // If the head fits in front of a CPU's events, that CPU's file becomes the output.
         let mut parts = self.cpus.iter().map(|cpu| &cpu.part);
         let whole = parts.find(|part| len <= part.at && replaceable(path));
         let mut cpus = Vec::new();
@@ -311,7 +312,7 @@ impl Recorded {
     }
 }
 
-/// Whether another file can take the place of this one: not of a device, nor of a link.
+/// Whether a rename may replace this path: it is a regular file or does not exist, and is no device or link.
 fn replaceable(path: &Path) -> bool {
     match fs::symlink_metadata(path) {
         Ok(metadata) => metadata.is_file(),
@@ -320,28 +321,28 @@ fn replaceable(path: &Path) -> bool {
 }
 
 impl Taken {
-    /// Its number.
+    /// Number of the CPU.
     #[must_use]
     pub fn cpu(&self) -> u32 {
         self.cpu
     }
 
-    /// How many events were recorded.
+    /// Number of recorded events.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.events
     }
 
-    /// How many the kernel overwrote, or did not take, meanwhile.
+    /// Number of events that the kernel overwrote or dropped during the recording.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Calls `each` with each sub-buffer, in their order.
+    /// Calls `each` with each sub-buffer, in order.
     ///
     /// # Errors
-    /// If one cannot be read, or the error of `each`.
+    /// If a sub-buffer cannot be read, or `each` fails.
     pub fn each<E: From<Error>>(
         &self,
         mut each: impl FnMut(SubBuffer<'_>) -> std::result::Result<(), E>,
@@ -362,7 +363,7 @@ impl Cpu {
     fn run(&mut self, tracefs: &Tracefs, end: &AtomicBool, drain: bool) -> Result<()> {
         let (mut ready, mut parts) = (false, drain);
         loop {
-            // The thread that sets it has turned the events off, or wants no later ones.
+            // The thread that sets `end` has turned the events off, or wants no events from after that time.
             let last = end.load(Ordering::Acquire);
             let until = if last {
                 let stats = tracefs.stats(self.cpu)?;
@@ -374,8 +375,8 @@ impl Cpu {
             if last || drain {
                 return Ok(());
             }
-            // A buffer is ready without a whole sub-buffer if buffer_percent is low for it, and some kernels count
-            // no whole sub-buffer in a buffer that is mapped.
+            // A buffer can be ready without a whole sub-buffer: if buffer_percent is low, or if it is mapped on a kernel that then counts
+            // no whole sub-buffers.
             parts = ready && !moved;
             ready = if parts {
                 thread::sleep(FILL);
@@ -386,8 +387,9 @@ impl Cpu {
         }
     }
 
-    /// Moves what there is, with `parts` what is no whole sub-buffer, too; whether there was anything. Beyond event `until`
-    /// of all that the buffer had, it moves only what comes with the events before.
+    /// Moves all available sub-buffers to the file; with `parts`, the writer's current sub-buffer too. Returns whether there were any.
+    ///
+    /// `until` is a number of events, counted from the first event of the buffer. Moving stops after the sub-buffer that has that event.
     fn take(
         &mut self,
         tracefs: &Tracefs,
@@ -423,12 +425,12 @@ impl Cpu {
     }
 }
 
-/// How many events are no longer in a CPU's buffer.
+/// Number of events that are no longer in a CPU's buffer.
 fn gone(stats: &Stats) -> u64 {
     stats.read_events.saturating_add(stats.overrun)
 }
 
-/// How many events a CPU's buffer has lost.
+/// Number of events that a CPU's buffer has lost.
 fn lost(stats: &Stats) -> u64 {
     let dropped = stats.dropped_events.saturating_add(stats.commit_overrun);
     stats.overrun.saturating_add(dropped)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A CPU's buffer, mapped or read.
+//! The buffer of a CPU, mapped or read.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -11,12 +11,12 @@ use crate::header::PageHeader;
 use crate::map::{Map, Reader};
 use crate::stream::Stream;
 
-/// A buffer: mapped if the kernel can, read otherwise.
+/// A buffer. It is mapped if the kernel can map it, and read otherwise.
 #[derive(Debug)]
 pub enum Ring {
-    /// Mapped.
+    /// A mapped buffer.
     Mapped(Map),
-    /// Read, and why it is not mapped.
+    /// A buffer that is read, and the reason why it is not mapped.
     Read(Stream, Error),
 }
 
@@ -35,10 +35,10 @@ impl Ring {
         }
     }
 
-    /// As [`Map::reader`].
+    /// Reads the next events: see [`Map::reader`].
     ///
     /// # Errors
-    /// As there.
+    /// The same as those of [`Map::reader`].
     pub fn reader(&mut self) -> Result<Option<Reader<'_>>> {
         match self {
             Self::Mapped(map) => map.reader(),
@@ -46,10 +46,10 @@ impl Ring {
         }
     }
 
-    /// As [`Map::wait`].
+    /// Waits for events: see [`Map::wait`].
     ///
     /// # Errors
-    /// As there.
+    /// The same as those of [`Map::wait`].
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
         match self {
             Self::Mapped(map) => map.wait(timeout),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A CPU's buffer that is read, or spliced.
+//! The buffer of a CPU, read or spliced.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write as _};
@@ -18,24 +18,24 @@ use crate::subbuf::SubBuffer;
 use crate::sys::Bytes;
 use crate::tracefs::refused;
 
-/// How large the pipe of a recording is: what `/proc/sys/fs/pipe-max-size` allows every user.
+/// Size of the pipe of a recording, in bytes: the default of `/proc/sys/fs/pipe-max-size`, which every user may use.
 const PIPE: usize = 1 << 20;
 
-/// A buffer that is read: by `splice` as long as whole sub-buffers are there, by `read` otherwise.
+/// A buffer that is read: with `splice` while it has whole sub-buffers, with `read` otherwise.
 ///
-/// This works on every kernel. The kernel, and a pipe, copy.
+/// This works on every kernel. Each sub-buffer is copied, by the kernel or through a pipe.
 #[derive(Debug)]
 pub struct Stream {
     file: File,
     path: PathBuf,
     header: PageHeader,
     page: Vec<u8>,
-    /// Where the kernel puts sub-buffers, and where they come out; [`None`] to use `read` alone.
+    /// The read end and the write end of the pipe for `splice`; [`None`] if only `read` is used.
     pipe: Option<(OwnedFd, OwnedFd)>,
 }
 
 impl Stream {
-    /// Opens this `trace_pipe_raw`, whose sub-buffers have this header; to `read` it, or to `splice` first.
+    /// Opens this `trace_pipe_raw`, whose sub-buffers have this header. With `with_splice`, the stream tries `splice` before `read`.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -54,10 +54,10 @@ impl Stream {
         })
     }
 
-    /// As [`Map::reader`](crate::Map::reader).
+    /// Reads the next events: see [`Map::reader`](crate::Map::reader).
     ///
     /// # Errors
-    /// As there.
+    /// The same as those of [`Map::reader`](crate::Map::reader).
     pub fn reader(&mut self) -> Result<Option<Reader<'_>>> {
         let filled = self
             .splice()
@@ -69,7 +69,7 @@ impl Stream {
         Ok((!sub.is_empty()).then(|| Reader::copied(&sub)))
     }
 
-    /// Moves a sub-buffer through the pipe; whether one was full.
+    /// Moves a full sub-buffer through the pipe. Returns false if there is none.
     fn splice(&mut self) -> io::Result<bool> {
         let Some((out, into)) = &self.pipe else {
             return Ok(false);
@@ -91,7 +91,7 @@ impl Stream {
         Ok(true)
     }
 
-    /// Reads a sub-buffer, or a part of one; whether there was any.
+    /// Reads the events of a sub-buffer, which need not be full. Returns false if there are none.
     fn read(&mut self) -> io::Result<bool> {
         match rustix::io::read(&self.file, &mut *self.page) {
             Ok(0) | Err(Errno::AGAIN) => Ok(false),
@@ -101,24 +101,24 @@ impl Stream {
         }
     }
 
-    /// Makes the pipe large enough for [`Stream::move_to`] to take many sub-buffers a call.
+    /// Enlarges the pipe, so that [`Stream::move_to`] moves many sub-buffers per call.
     pub(crate) fn enlarge(&self) {
         if let Some((_, into)) = &self.pipe {
-            // Without it, there are more calls.
+            // On failure more calls are needed.
             let _ = fcntl_setpipe_size(into, PIPE);
         }
     }
 
-    /// Moves whole sub-buffers into a file, as the kernel wrote them and as many as the pipe holds; how many bytes. The
-    /// sub-buffer on which the writer is stays: see [`Stream::read_to`].
+    /// Moves whole sub-buffers into a file, as many as the pipe holds and without a change. Returns the number of bytes. The writer's
+    /// current sub-buffer is not moved: see [`Stream::read_to`].
     ///
     /// # Errors
-    /// If the kernel refuses, or the file cannot be written. What was in the pipe is then lost.
+    /// If the kernel refuses, or the file cannot be written. The content of the pipe is then lost.
     pub(crate) fn move_to(&mut self, to: &mut File) -> io::Result<usize> {
         let Some((out, into)) = &self.pipe else {
             return Ok(0);
         };
-        // The pipe is empty, so the kernel takes no more than it holds.
+        // The pipe is empty, so the kernel moves no more bytes than the pipe holds.
         let most = PIPE.max(self.page.len());
         let moved = match splice(&self.file, None, into, None, most, SpliceFlags::NONBLOCK) {
             Ok(n) => n,
@@ -130,7 +130,7 @@ impl Stream {
             left -= match splice(out, None, &*to, None, left, SpliceFlags::empty()) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(n) => n,
-                // Of a file system that has no splice.
+                // The file system does not support splice.
                 Err(Errno::INVAL) => {
                     let len = left.min(self.page.len());
                     let n = rustix::io::read(out, &mut self.page[..len])?;
@@ -143,8 +143,8 @@ impl Stream {
         Ok(moved)
     }
 
-    /// Reads a sub-buffer, or what the one has on which the writer is, and writes it into a file as a whole sub-buffer; how
-    /// many bytes.
+    /// Reads the events of a sub-buffer, which may be the writer's current one, and writes them to a file as a whole sub-buffer. Returns
+    /// the number of bytes.
     ///
     /// # Errors
     /// If the kernel refuses, or the file cannot be written.
@@ -156,10 +156,10 @@ impl Stream {
         Ok(self.page.len())
     }
 
-    /// As [`Map::wait`](crate::Map::wait).
+    /// Waits for events: see [`Map::wait`](crate::Map::wait).
     ///
     /// # Errors
-    /// As there.
+    /// The same as those of [`Map::wait`](crate::Map::wait).
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
         wait(&self.path, self.file.as_fd(), timeout)
     }
@@ -171,7 +171,7 @@ impl AsFd for Stream {
     }
 }
 
-/// A sub-buffer is given whole, or it is none of the size that was asked for.
+/// The error for a part of a sub-buffer. The kernel returns only whole sub-buffers, unless their size has changed.
 fn partial() -> io::Error {
     io::Error::other("the kernel gave a part of a sub-buffer: its size has changed")
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A sub-buffer: its header, and the events behind it. Nothing is copied, and nothing is believed.
+//! A sub-buffer: its header and the events behind it. Nothing is copied, and every value is checked.
 
 use std::sync::atomic::fence;
 
@@ -11,51 +11,51 @@ use crate::sys::Bytes;
 
 const WHAT: &str = "sub-buffer";
 
-/// In `commit`: the kernel lost events before those of this sub-buffer.
+/// Bit of `commit`: the kernel lost events before those of this sub-buffer.
 pub const RB_MISSED_EVENTS: u32 = 1 << 31;
-/// In `commit`: how many is behind the data.
+/// Bit of `commit`: the number of lost events is stored behind the data.
 pub const RB_MISSED_STORED: u32 = 1 << 30;
 
-/// Longest `type_len` that is a length, in words.
+/// Maximum `type_len` that is a length, in words of 4 bytes.
 pub const RINGBUF_TYPE_DATA_TYPE_LEN_MAX: u32 = 28;
-/// The rest of a sub-buffer, or an event that was discarded.
+/// `type_len` of padding: the rest of a sub-buffer, or a discarded event.
 pub const RINGBUF_TYPE_PADDING: u32 = 29;
-/// Time that does not fit into `time_delta`.
+/// `type_len` of a time extend: a time difference that does not fit into `time_delta`.
 pub const RINGBUF_TYPE_TIME_EXTEND: u32 = 30;
-/// The time itself, but for its highest bits.
+/// `type_len` of an absolute time stamp, without its highest bits.
 pub const RINGBUF_TYPE_TIME_STAMP: u32 = 31;
 
-/// Bits of `time_delta`, and bits of a time that a time stamp has.
+/// Number of bits of `time_delta`. The second word of a time extend or time stamp is shifted by it.
 const TS_SHIFT: u32 = 27;
-/// The bits of a time that a time stamp lacks.
+/// The highest bits of a time, which a time stamp lacks.
 const TS_MSB: u64 = 0xf8 << 56;
 
-/// How many events the kernel lost before those of a sub-buffer.
+/// Events that the kernel lost before those of a sub-buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missed {
-    /// None.
+    /// No events were lost.
     No,
-    /// So many.
+    /// This number of events was lost.
     Events(u64),
-    /// Some: the sub-buffer had no room for the number. `overrun` of the meta-page, and of `stats`, counts them.
+    /// Events were lost, but the sub-buffer had no space for their number. `overrun` of the meta-page, and of `stats`, counts them.
     Unknown,
 }
 
 /// An event.
 #[derive(Debug, Clone, Copy)]
 pub struct Event<'a> {
-    /// When, on the clock of the instance (`trace_clock`).
+    /// Time, on the clock of the instance (`trace_clock`).
     pub time: u64,
-    /// What: the fields that the event's format describes. Padding may follow them.
+    /// The fields that the event's format describes. Padding may follow them.
     pub data: Bytes<'a>,
 }
 
-/// How far events were read.
+/// A position in the events of a sub-buffer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cursor {
-    /// Bytes of the data.
+    /// Offset in the data, in bytes.
     pub at: usize,
-    /// The time there.
+    /// The time at the offset.
     pub time: u64,
 }
 
@@ -71,12 +71,12 @@ pub struct SubBuffer<'a> {
 impl<'a> SubBuffer<'a> {
     /// Reads the header of the sub-buffer at the beginning of `page`.
     ///
-    /// The commit is loaded once, and before all data: while the writer is on this sub-buffer it stores events and then,
-    /// behind a write barrier, a commit that includes them (`rb_set_commit_to_write()`). The time stamp is loaded before both,
-    /// so that a reader that finds it unchanged later knows that all three belong to the same round.
+    /// The commit is loaded once, and before all data. While this is the writer's current sub-buffer, the writer stores events and then,
+    /// after a write barrier, a commit that includes them (`rb_set_commit_to_write()`). The time stamp is loaded before both. If it is
+    /// unchanged later, all three belong to the same use of the sub-buffer.
     ///
     /// # Errors
-    /// If the header has numbers that no kernel writes.
+    /// If the header has values that no kernel writes.
     pub fn parse(header: &PageHeader, page: Bytes<'a>) -> Result<Self> {
         let short = |at| move || Error::malformed(WHAT, at, format!("it has {} bytes", page.len()));
         let time_stamp = load_first(|| page.u64(header.time_stamp), fence)
@@ -119,31 +119,31 @@ impl<'a> SubBuffer<'a> {
         })
     }
 
-    /// The time at its beginning.
+    /// The time at the beginning of the sub-buffer.
     #[must_use]
     pub fn time_stamp(&self) -> u64 {
         self.time_stamp
     }
 
-    /// What was lost before it.
+    /// The events lost before this sub-buffer.
     #[must_use]
     pub fn missed(&self) -> Missed {
         self.missed
     }
 
-    /// How many bytes of events are committed.
+    /// Number of committed bytes of events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.data.len()
     }
 
-    /// Whether none are.
+    /// Whether no events are committed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.data.is_empty()
     }
 
-    /// Its beginning.
+    /// The cursor at the beginning.
     #[must_use]
     pub fn start(&self) -> Cursor {
         Cursor {
@@ -152,7 +152,7 @@ impl<'a> SubBuffer<'a> {
         }
     }
 
-    /// All events.
+    /// All events of the sub-buffer.
     pub fn events(&self) -> Events<'a> {
         Events {
             data: self.data,
@@ -172,11 +172,11 @@ impl<'a> SubBuffer<'a> {
     }
 }
 
-/// The `commit` of a sub-buffer: [`None`] if it ends before.
+/// The `commit` of a sub-buffer; [`None`] if `page` ends before it.
 fn commit(header: &PageHeader, page: Bytes<'_>) -> Option<Result<u32>> {
     let whole = long(page, header.commit, header.commit_len)?;
     let (high, low) = halves(whole);
-    // The kernel adds the highest bit as an `int`, so it is the sign of a `long`.
+    // The kernel adds the highest bit as a negative `int`, so a `long` is sign-extended.
     let extended = low & RB_MISSED_EVENTS != 0 && high == u32::MAX;
     Some(if high == 0 || extended {
         Ok(low)
@@ -194,7 +194,7 @@ fn halves(whole: u64) -> (u32, u32) {
     )
 }
 
-/// A `long` of the kernel.
+/// Reads a `long` of the kernel, which has `len` bytes.
 fn long(bytes: Bytes<'_>, at: usize, len: usize) -> Option<u64> {
     if len == 4 {
         bytes.u32(at).map(u64::from)
@@ -203,31 +203,31 @@ fn long(bytes: Bytes<'_>, at: usize, len: usize) -> Option<u64> {
     }
 }
 
-/// The events of a sub-buffer. It ends at the first that cannot be, after an error that says so.
+/// The events of a sub-buffer. At the first event that is not valid, the iterator returns an error and ends.
 #[derive(Debug, Clone)]
 pub struct Events<'a> {
     data: Bytes<'a>,
     cursor: Cursor,
 }
 
-/// What an event is.
+/// An entry of a sub-buffer.
 enum Entry<'a> {
-    /// Something that the kernel has for itself.
+    /// An entry without data: time, or a discarded event.
     Internal,
-    /// The rest has none.
+    /// There are no entries in the rest of the sub-buffer.
     End,
     Data(Bytes<'a>),
 }
 
 impl<'a> Events<'a> {
-    /// How far it is.
+    /// The position of the next entry.
     #[must_use]
     pub fn cursor(&self) -> Cursor {
         self.cursor
     }
 
-    /// Reads an event whose length is in its header, as most have it, and moves behind it; [`None`] if the next entry is no
-    /// such event.
+    /// Reads an event whose length is in its header, as in most events, and moves behind it. [`None`] if the next entry is not such an
+    /// event.
     #[inline(always)]
     fn short(&mut self) -> Option<Event<'a>> {
         let Cursor { at, time } = self.cursor;
@@ -243,8 +243,8 @@ impl<'a> Events<'a> {
         Some(Event { time, data })
     }
 
-    /// Reads an event whose length is in the word behind its header, as one of more than 28 words has it, and moves behind it;
-    /// [`None`] if the next entry is no such event, or cannot be. It is not inlined: that makes short events dearer.
+    /// Reads an event of more than 28 words, whose length is in the word behind its header, and moves behind it. [`None`] if the next entry
+    /// is not such an event, or is not valid. Inlining this would slow down short events.
     #[inline(never)]
     fn long(&mut self) -> Option<Event<'a>> {
         let Cursor { at, time } = self.cursor;
@@ -254,7 +254,7 @@ impl<'a> Events<'a> {
         }
         let word = at.checked_add(4)?;
         let len = usize::try_from(self.data.u32(word)?).ok()?;
-        // The length counts the word that it is in.
+        // The length includes its own word.
         if len < 4 || len % 4 != 0 {
             return None;
         }
@@ -269,7 +269,7 @@ impl<'a> Events<'a> {
         Some(Event { time, data })
     }
 
-    /// Reads one entry of any kind and moves behind it, or says why it cannot be.
+    /// Reads one entry of any kind and moves behind it. Fails if the entry is not valid.
     #[inline(never)]
     fn entry(&mut self) -> Result<Entry<'a>> {
         let at = self.cursor.at;
@@ -280,7 +280,7 @@ impl<'a> Events<'a> {
             word.ok_or_else(|| bad(format!("an event is cut off after {left} bytes")))
         };
         let (type_len, delta) = split(word(0)?);
-        // How long the event is in all, where its data begins, and the time.
+        // Length of the entry, offset of its data, and its time.
         let (len, skip, time) = match type_len {
             RINGBUF_TYPE_PADDING if delta == 0 => {
                 self.cursor.at = self.data.len();
@@ -291,7 +291,7 @@ impl<'a> Events<'a> {
                 if len < 4 || len % 4 != 0 {
                     return Err(bad(format!("an event of {len} bytes")));
                 }
-                // Later deltas count from a discarded event, too.
+                // The time of a discarded event counts: later deltas are relative to it.
                 (
                     len.saturating_add(4),
                     8,
@@ -328,7 +328,7 @@ impl<'a> Events<'a> {
 impl<'a> Iterator for Events<'a> {
     type Item = Result<Event<'a>>;
 
-    // Always: what an event costs must not depend on what else the caller's crate has.
+    // Always inlined, so that the cost per event does not depend on the rest of the caller's crate.
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         while self.cursor.at < self.data.len() {
@@ -354,7 +354,7 @@ impl<'a> Iterator for Events<'a> {
 
 impl std::iter::FusedIterator for Events<'_> {}
 
-/// The type, or the length in words, and the time since the entry before.
+/// Splits a header into the type, or the length in words, and the time since the previous entry.
 #[inline]
 fn split(header: u32) -> (u32, u64) {
     let (type_len, delta) = if cfg!(target_endian = "little") {
@@ -365,7 +365,7 @@ fn split(header: u32) -> (u32, u64) {
     (type_len, delta.into())
 }
 
-/// As the kernel's `rb_fix_abs_ts()`: a time stamp gets the highest bits of the time before it.
+/// Adds the highest bits of the previous time to a time stamp, like the kernel's `rb_fix_abs_ts()`.
 fn fix_abs_ts(stamp: u64, before: u64) -> u64 {
     if before & TS_MSB == 0 {
         return stamp;

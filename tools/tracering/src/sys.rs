@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The mapping and its bytes: all unsafe code of this crate.
+//! The mapping and its bytes. All unsafe code of this crate is here.
 
 use std::fmt;
 use std::io;
@@ -17,9 +17,9 @@ const GET_READER: Opcode = opcode::none(b'R', 0x20);
 
 /// Bytes that the kernel or another process may write while they are read: a part of a mapping, or of a slice.
 ///
-/// The kernel keeps the bytes of the reader sub-buffer as they are until its only consumer asks for the next one. A second
-/// consumer, in any process, makes the kernel reuse them earlier. So no reference to them exists: each access is a volatile
-/// load of bytes that are within bounds, and its value is then the program's own.
+/// The kernel keeps the bytes of the reader sub-buffer as they are until its only consumer asks for the next one. A second consumer, in any
+/// process, makes the kernel reuse them earlier. So no Rust reference to the bytes exists. Each access is a volatile load within bounds,
+/// and its result is a private copy.
 #[derive(Clone, Copy)]
 pub struct Bytes<'a> {
     // INVARIANT: `len` bytes from `at` on are valid for reads during `'a`. They are in one allocation or mapping, and no
@@ -47,20 +47,20 @@ impl fmt::Debug for Bytes<'_> {
 }
 
 impl Bytes<'_> {
-    /// How many there are.
+    /// Number of bytes.
     #[inline]
     #[must_use]
     pub fn len(self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// Those in `range`; [`None`] if it leaves them.
+    /// The bytes in `range`; [`None`] if the range is out of bounds.
     #[inline]
     #[must_use]
     pub fn get(self, range: Range<usize>) -> Option<Self> {
@@ -83,9 +83,9 @@ impl Bytes<'_> {
     #[must_use]
     pub fn u8(self, at: usize) -> Option<u8> {
         let one = self.get(at..at.checked_add(1)?)?;
-        // SAFETY: `one` has one byte, which is valid for reads (type invariant) and needs no alignment; every value of it is
-        // a `u8`. Rust code does not write it. Whatever writes it otherwise is the kernel, and a volatile access is what
-        // Rust has for memory that is shared with others.
+        // SAFETY: `one` has one byte, which is valid for reads (type invariant) and needs no alignment; every value of it is a `u8`. Rust
+        // code does not write it. Only the kernel may write it, or another process, and a volatile access is how Rust loads such shared
+        // memory.
         Some(unsafe { one.at.as_ptr().read_volatile() })
     }
 
@@ -141,7 +141,7 @@ impl Bytes<'_> {
         Some(unsafe { word.as_ptr().read_volatile() })
     }
 
-    /// A copy of all.
+    /// A copy of all bytes.
     #[must_use]
     pub fn to_vec(self) -> Vec<u8> {
         let mut out = vec![0; self.len];
@@ -149,13 +149,13 @@ impl Bytes<'_> {
         out
     }
 
-    /// Copies all to `out`, which must have their length; whether it has. Aligned bytes go by words.
+    /// Copies all bytes to `out`. Returns false, without a copy, if `out` has another length. Aligned bytes are loaded by words.
     pub fn copy_to(self, out: &mut [u8]) -> bool {
         if out.len() != self.len {
             return false;
         }
         let (mut at, mut left) = (0, out);
-        // Up to a place that is a multiple of 8.
+        // Copy single bytes up to an address that is a multiple of 8.
         let odd = self.at.addr().get() % 8;
         let front = if odd == 0 { 0 } else { 8 - odd };
         while at < front.min(self.len) {
@@ -179,7 +179,7 @@ impl Bytes<'_> {
         true
     }
 
-    /// A copy of those before the first 0.
+    /// A copy of the bytes before the first NUL.
     #[must_use]
     pub fn to_text(self) -> Vec<u8> {
         (0..self.len)
@@ -205,7 +205,7 @@ impl Mapping {
     /// Maps `len` bytes from the beginning of `fd`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of `mmap`.
     pub fn new(fd: impl AsFd, len: usize) -> io::Result<Self> {
         // SAFETY: The kernel chooses an address that is not in use, so the new mapping changes no memory that exists.
         let at = unsafe {
@@ -223,7 +223,7 @@ impl Mapping {
         Ok(Self { at, len })
     }
 
-    /// Its bytes.
+    /// The bytes of the mapping.
     #[must_use]
     pub fn bytes(&self) -> Bytes<'_> {
         // INVARIANT: The mapping is readable and stays until `self` is dropped, which the borrow excludes. Nothing in this
@@ -245,15 +245,15 @@ impl Drop for Mapping {
     }
 }
 
-/// Has the kernel account for what the reader sub-buffer has, or swap in the next one.
+/// Makes the kernel account for the events of the reader sub-buffer as read, or swap in the next sub-buffer.
 ///
 /// # Errors
-/// What the kernel says; `ENODEV` if no mapping of the buffer exists.
+/// The error of the ioctl; `ENODEV` if no mapping of the buffer exists.
 pub fn get_reader(fd: impl AsFd) -> io::Result<()> {
     // SAFETY: The request takes no argument, so the kernel accesses no memory of this program's by it.
     let request = unsafe { NoArg::<GET_READER>::new() };
-    // SAFETY: The opcode has no argument and no result, as `NoArg` says. What it changes is the kernel's buffer, of which
-    // this program only has bytes that it loads as volatile.
+    // SAFETY: The opcode has no argument and no result, as `NoArg` requires. The kernel only changes its ring buffer, and this program
+    // accesses that buffer only by volatile loads.
     unsafe { ioctl(fd, request) }?;
     Ok(())
 }

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 /// A declaration of a field.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Declaration<'a> {
-    /// Where in the text it is.
+    /// Offset in the text.
     pub at: usize,
     /// Type and name, in C.
     pub declared: &'a str,
@@ -17,7 +17,7 @@ pub(crate) struct Declaration<'a> {
 }
 
 impl<'a> Declaration<'a> {
-    /// The last word of it, without the length of an array.
+    /// The field's name: the last word of the declaration, without the length of an array.
     pub(crate) fn name(&self) -> &'a str {
         let name = self.declared.rsplit([' ', '\t', '*']).next();
         let name = name.unwrap_or(self.declared);
@@ -25,19 +25,19 @@ impl<'a> Declaration<'a> {
     }
 }
 
-/// A number of at most 32 bits: none of tracefs is longer, and so no sum of some overflows.
+/// Parses a number of at most 32 bits. No number of tracefs is longer, and sums of a few such numbers do not overflow.
 pub(crate) fn number(text: &str) -> Option<usize> {
     let number: u32 = text.parse().ok()?;
     usize::try_from(number).ok()
 }
 
-/// Where in `text` a part of it begins; its end if it is no part.
+/// The offset in `text` at which `part` begins; the length of `text` if `part` is not a part of it.
 pub(crate) fn offset_in(text: &str, part: &str) -> usize {
     let distance = part.as_ptr().addr().checked_sub(text.as_ptr().addr());
     distance.map_or(text.len(), |n| n.min(text.len()))
 }
 
-/// Those of a text; other lines are left out.
+/// The declarations in a text; other lines are skipped.
 pub(crate) fn declarations<'a>(what: &'static str, text: &'a str) -> Result<Vec<Declaration<'a>>> {
     let mut all = Vec::new();
     for line in text.lines() {
@@ -59,7 +59,7 @@ fn declaration<'a>(what: &'static str, text: &'a str, rest: &'a str) -> Result<D
             "offset" => &mut offset,
             "size" => &mut size,
             "signed" => &mut signed,
-            // A kernel that says more about a field says it behind these.
+            // A kernel may add further keys.
             _ => continue,
         };
         let value = number(value).ok_or_else(|| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Where the files are.
+//! The directories and files of tracefs.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::header::{check_event_header, PageHeader};
 
-/// Where tracefs is mounted: the first is usual, the second is from before it had a place of its own.
+/// The mount points of tracefs. The second, in debugfs, is that of old kernels.
 const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-/// What a file says whose instance is being removed.
+/// The error of a file whose instance is being removed.
 const ENODEV: i32 = 19;
-/// What says whether, and how far, the kernel is locked down.
+/// The file that shows the kernel's lockdown mode.
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
 
 /// A directory of tracefs that has a ring buffer: the top, or an instance.
@@ -23,10 +23,10 @@ pub struct Tracefs {
 }
 
 impl Tracefs {
-    /// The top of the tracefs that is mounted.
+    /// The top directory of the mounted tracefs.
     ///
     /// # Errors
-    /// If none is, or this user may not use it.
+    /// If none is mounted, or the user may not access it.
     pub fn find() -> Result<Self> {
         for place in PLACES {
             match fs::read_dir(Path::new(place).join("events")) {
@@ -47,7 +47,7 @@ impl Tracefs {
     /// An instance, which must exist.
     ///
     /// # Errors
-    /// If there is none of that name.
+    /// If no instance has that name.
     pub fn instance(&self, name: &str) -> Result<Self> {
         let dir = self.dir.join("instances").join(name);
         if name.is_empty() || name.contains('/') || name.starts_with('.') || !dir.is_dir() {
@@ -59,7 +59,7 @@ impl Tracefs {
         Ok(Self { dir })
     }
 
-    /// Its path.
+    /// The path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.dir
@@ -93,10 +93,10 @@ impl Tracefs {
         Ok(cpus)
     }
 
-    /// What a file of it says.
+    /// The content of a file in the directory.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the file cannot be read.
     pub fn read(&self, file: impl AsRef<Path>) -> Result<String> {
         let path = self.dir.join(file);
         File::open(&path)
@@ -104,7 +104,7 @@ impl Tracefs {
             .map_err(|e| refused(&path, &e))
     }
 
-    /// Writes to a file of it, such as `tracing_on`.
+    /// Writes to a file in the directory, such as `tracing_on`.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -113,7 +113,7 @@ impl Tracefs {
         fs::write(&path, text).map_err(|e| refused(&path, &e))
     }
 
-    /// Adds a line to a file of it that has several, such as `uprobe_events`. [`write`](Self::write) would remove the others.
+    /// Appends a line to a file in the directory, such as `uprobe_events`. [`write`](Self::write) would remove its other lines.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -124,42 +124,42 @@ impl Tracefs {
             .map_err(|e| refused(&path, &e))
     }
 
-    /// How its sub-buffers are laid out now.
+    /// The current layout of the sub-buffers.
     ///
     /// # Errors
-    /// If the kernel describes one that this crate cannot read.
+    /// If this crate does not support the layout.
     pub fn page_header(&self) -> Result<PageHeader> {
         check_event_header(&self.read("events/header_event")?)?;
         PageHeader::parse(&self.read("events/header_page")?)
     }
 
-    /// What `stats` of a CPU says.
+    /// The counters in `stats` of a CPU.
     ///
     /// # Errors
-    /// If it cannot be read, or lacks a number.
+    /// If the file cannot be read, or a counter is missing.
     pub fn stats(&self, cpu: u32) -> Result<Stats> {
         let text = self.read(self.cpu_file(cpu, "stats"))?;
         Stats::parse(&text)
     }
 }
 
-/// The counters of a CPU's buffer, as its file `stats` has them.
+/// The counters of a CPU's buffer, from its file `stats`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stats {
-    /// Events that are in the buffer and not read.
+    /// Unread events in the buffer.
     pub entries: u64,
     /// Events that were overwritten.
     pub overrun: u64,
-    /// Events that were lost as a commit was interrupted too long.
+    /// Events lost because nested events filled the buffer while the commit of another event was interrupted.
     pub commit_overrun: u64,
-    /// Events that were lost as the buffer was full and not to be overwritten.
+    /// Events lost because the buffer was full and in non-overwrite mode.
     pub dropped_events: u64,
     /// Events that were read.
     pub read_events: u64,
 }
 
 impl Stats {
-    /// What it is when all events are read that were not.
+    /// The counters after all unread events have been read.
     pub(crate) fn drained(self) -> Self {
         Self {
             entries: 0,
@@ -171,7 +171,7 @@ impl Stats {
     /// Reads the text of `stats`.
     ///
     /// # Errors
-    /// If it lacks a number.
+    /// If a counter is missing.
     pub fn parse(text: &str) -> Result<Self> {
         let find = |name: &str| {
             let value = text.lines().find_map(|line| {
@@ -190,7 +190,7 @@ impl Stats {
     }
 }
 
-/// Reads a file from a buffer that takes it at once: `header_page` and `header_event` have nothing for a second read.
+/// Reads a file with a buffer that is large enough for one read: `header_page` and `header_event` return nothing to a second read.
 fn whole(mut file: impl Read) -> io::Result<String> {
     let mut bytes = vec![0; 1 << 16];
     let mut filled = 0;
@@ -207,12 +207,13 @@ fn whole(mut file: impl Read) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|e| io::Error::new(ErrorKind::InvalidData, e.utf8_error()))
 }
 
-/// What the kernel says of its lockdown; nothing if securityfs is not mounted.
+/// The content of the lockdown file; empty if securityfs is not mounted.
 fn lockdown() -> String {
     fs::read_to_string(LOCKDOWN).unwrap_or_default()
 }
 
-/// Why tracefs is refused to all users, and what to do; [`None`] if it is not. `LOCKDOWN_TRACEFS` is above integrity.
+/// The text of the error if lockdown forbids tracefs to all users; otherwise [`None`]. Only confidentiality mode includes
+/// `LOCKDOWN_TRACEFS`.
 fn locked(lockdown: &str) -> Option<String> {
     lockdown.contains("[confidentiality]").then(|| {
         format!(
@@ -222,7 +223,7 @@ fn locked(lockdown: &str) -> Option<String> {
     })
 }
 
-/// Why there is no tracefs. That of a kernel that was booted locked down can be mounted, and is empty.
+/// The text of the error if there is no tracefs. On a kernel that was booted in lockdown, tracefs can be mounted but is empty.
 fn none(lockdown: &str) -> String {
     let places = PLACES.join(" or ");
     match locked(lockdown) {
@@ -235,7 +236,7 @@ fn none(lockdown: &str) -> String {
     }
 }
 
-/// Why a file of tracefs cannot be used, and what to do.
+/// The error for a file of tracefs that cannot be used.
 pub(crate) fn refused(path: &Path, error: &io::Error) -> Error {
     match error.raw_os_error() {
         Some(ENODEV) => Error::Gone(format!(
@@ -248,7 +249,7 @@ pub(crate) fn refused(path: &Path, error: &io::Error) -> Error {
 
 fn refusal(path: &Path, error: &io::Error, lockdown: &str) -> String {
     let path = path.display();
-    // EPERM of a file; EINVAL of an instance that cannot be made.
+    // EPERM for a file; EINVAL for the creation of an instance.
     let locked = locked(lockdown).filter(|_| matches!(error.raw_os_error(), Some(1 | 22)));
     if let Some(locked) = locked {
         return format!("{path}: {locked}");
@@ -273,7 +274,7 @@ mod tests {
 
     use super::*;
 
-    /// A file of the kernel's that gives what it has to the first read, as much as that takes, and nothing to another.
+    /// A file that returns data to the first read only, like some files of the kernel.
     struct Once<'a>(&'a [u8]);
 
     impl Read for Once<'_> {

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A buffer that is looked at, and not read.
+//! Looks at the events of a buffer without consuming them.
 
 use crate::error::Result;
 use crate::map::{subbuf, Map};
 use crate::subbuf::{Events, SubBuffer};
 
-/// Events of a sub-buffer that are looked at, and not read.
+/// The unread events of a sub-buffer.
 #[derive(Debug, Clone)]
 pub struct Unread<'a> {
-    /// Which sub-buffer it is.
+    /// Id of the sub-buffer.
     pub id: u32,
-    /// Its events.
+    /// The events that were not read.
     pub events: Events<'a>,
 }
 
 impl Map {
-    /// All events that were not read, by sub-buffers in the order in which they were written; they stay where they are.
+    /// All events that were not read, by sub-buffer, in the order in which the kernel wrote them. They stay in the buffer.
     ///
-    /// Call this while `tracing_on` is 0: a writer reuses sub-buffers while they are looked at. The mapping does not have their
-    /// order, so they are sorted by the times at their beginnings.
+    /// Call this while `tracing_on` is 0: otherwise the writer reuses sub-buffers at the same time. The mapping does not contain the order
+    /// of the sub-buffers, so they are sorted by the times at their beginnings.
     ///
     /// # Errors
-    /// If what the kernel wrote makes no sense.
+    /// If the meta-page, a sub-buffer header or an event is not valid.
     pub fn view(&self) -> Result<Vec<Unread<'_>>> {
         let meta = self.meta()?;
         let mut found = Vec::new();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Copies out of memory that others write.
+//! Tests of copies from shared memory.
 
 use tracering::Bytes;
 
-/// From each place in a word, and of each length.
+/// Copies of each length from each offset in a word.
 #[test]
 fn copies_of_each_alignment() {
     let all: Vec<u8> = (0..64).collect();
@@ -25,7 +25,7 @@ fn copies_of_each_alignment() {
     }
 }
 
-/// As much of it as is asked for, from each place in a word.
+/// Copies into buffers of several lengths, from each offset in a word.
 #[test]
 fn numbers_of_each_alignment() {
     let all: Vec<u8> = (1..=40).collect();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the command says where it cannot do what it was asked for. The rest needs a kernel: see `tools/e2e/src/ring.rs`.
+//! Tests of the command's error messages. The other tests need a kernel: see `tools/e2e/src/ring.rs`.
 
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::process::Command;
 
-/// Runs it on a directory that looks like tracefs; its exit status and what it says.
+/// Runs the command on a directory that looks like tracefs. Returns the exit status and the output.
 fn run(arguments: &[&str]) -> (Option<i32>, String) {
     let dir = tempfile::tempdir().unwrap();
     for path in [

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The protocol of the reader sub-buffer under loom, which tries all interleavings and all values that the memory model lets a
-//! load see: the loads of [`tracering::order`] against a writer and a `GET_READER` that do as the kernel does.
+//! A model of the reader sub-buffer under loom. Loom tries all interleavings, and all values that the memory model allows a load to return.
+//! The model runs the loads of [`tracering::order`] against a writer and a `GET_READER` with the kernel's barriers.
 //!
-//! Where only one consumer is at work, events are cells that are not atomic: two accesses, one of them a write, without an order
-//! between them are an error. So each barrier is needed, or the model does not find out: the tests that weaken one must fail.
+//! With one consumer, events are non-atomic cells: two unordered accesses, one of them a write, are an error. The tests that weaken a
+//! barrier must fail. This shows that each barrier is needed, and that the model detects its absence.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -16,32 +16,32 @@ use loom::sync::Arc;
 use loom::thread;
 use tracering::order::{load_first, load_last, FENCE};
 
-/// The orders of one run; the names are those of the crate's module `ring`.
+/// The orders of one run. The module `map` of the crate explains the barriers.
 #[derive(Debug, Clone, Copy)]
 struct Orders {
-    /// (A), the kernel's.
+    /// (A), in the kernel.
     publish: Ordering,
     /// (C) and (E).
     loaded: Ordering,
-    /// (D), the kernel's cmpxchg that puts a sub-buffer into the writer's ring.
+    /// (D), the cmpxchg in the kernel that puts a sub-buffer into the writer's ring.
     give: Ordering,
 }
 
-/// As the kernel and the crate have them.
+/// The orders in the kernel and in the crate.
 const RIGHT: Orders = Orders {
     publish: Ordering::Release,
     loaded: FENCE,
     give: Ordering::Release,
 };
 
-/// A fence of this order; none if it is too weak to be one.
+/// A fence of this order; no fence if the order is too weak for one.
 fn barrier(order: Ordering) {
     if order != Ordering::Relaxed {
         fence(order);
     }
 }
 
-/// The writer is on the reader sub-buffer: each commit has the events before it (A, C).
+/// The reader sub-buffer is the writer's current one. The events that a commit includes are visible with it (A, C).
 fn commits(orders: Orders) {
     const EVENTS: usize = 2;
     loom::model(move || {
@@ -72,7 +72,7 @@ fn commits(orders: Orders) {
     });
 }
 
-/// The consumer has the kernel give the sub-buffer back: the writer stores after the consumer's loads (D).
+/// The kernel returns the sub-buffer to the writer. The writer's stores come after the consumer's loads (D).
 fn given_back(orders: Orders) {
     loom::model(move || {
         let shared = Arc::new((AtomicUsize::new(0), Cell::new(1_usize)));
@@ -80,7 +80,8 @@ fn given_back(orders: Orders) {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
                 let (head, event) = &*shared;
-                // As `rb_tail_page_update()`: it reaches the sub-buffer by the pointer that the kernel's reader side set.
+                // Like `rb_tail_page_update()`: the writer reaches the sub-buffer by the pointer that the reader side of the kernel has
+                // set.
                 if head.load(Ordering::Acquire) == 1 {
                     event.set(2);
                 }
@@ -93,8 +94,8 @@ fn given_back(orders: Orders) {
     });
 }
 
-/// Another consumer makes the kernel swap the sub-buffer while this one reads it. A reader that does not see the time stamp change
-/// has read the old events (E).
+/// Another consumer makes the kernel swap the sub-buffer while this one reads it. If this one finds the time stamp unchanged, it has read
+/// the old events (E).
 fn taken(orders: Orders) {
     const BEFORE: usize = 5;
     loom::model(move || {
@@ -103,7 +104,7 @@ fn taken(orders: Orders) {
             let page = Arc::clone(&page);
             thread::spawn(move || {
                 let (time_stamp, event) = &*page;
-                // `rb_init_data_page()`, and the full barrier of the cmpxchg behind it.
+                // `rb_init_data_page()`, and the full barrier of the cmpxchg after it.
                 time_stamp.store(0, Ordering::Relaxed);
                 barrier(orders.publish);
                 event.store(2, Ordering::Relaxed);
@@ -134,7 +135,7 @@ fn the_order_is_enough() {
     taken(RIGHT);
 }
 
-/// Each barrier is needed: without it there is a run that goes wrong, and the model finds it.
+/// Each barrier is needed: without it, the model finds a run that fails.
 #[test]
 fn no_barrier_can_be_weakened() {
     let weak = Ordering::Relaxed;

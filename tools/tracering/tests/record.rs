@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Where the events are in a `trace.dat`, whether its head fits into the room before them or not.
+//! Tests of the offsets of the events in a `trace.dat`, with a head that fits into the reserved space or does not.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use tracering::dat::Head;
 use tracering::{Recorder, SubBuffer, Tracefs};
 
-/// A directory that looks like tracefs with three CPUs, of which the last two have these sub-buffers.
+/// A directory that looks like tracefs with three CPUs. The last two have these sub-buffers.
 fn tracefs(dir: &Path, pages: &[Vec<u8>; 2]) -> Tracefs {
     fs::create_dir_all(dir.join("events/ftrace")).unwrap();
     let write = |file: &str, text: &str| fs::write(dir.join(file), text).unwrap();
@@ -39,7 +39,7 @@ fn tracefs(dir: &Path, pages: &[Vec<u8>; 2]) -> Tracefs {
     Tracefs::at(dir)
 }
 
-/// Offset and length of each CPU's events, as the file says.
+/// Offset and length of each CPU's events, from the file.
 fn table(bytes: &[u8]) -> Vec<(usize, usize)> {
     let name = b"flyrecord\0";
     let at = bytes.windows(name.len()).position(|part| part == name);
@@ -58,7 +58,7 @@ enum There {
 
 #[test]
 fn events_are_where_the_table_says() {
-    // A sub-buffer has an event of 4 bytes, its number.
+    // Each sub-buffer has one event, of 4 bytes: the number of the sub-buffer.
     let page = |n: u32| {
         let event = if cfg!(target_endian = "little") {
             1_u32
@@ -75,7 +75,7 @@ fn events_are_where_the_table_says() {
     for (reserved, grown, kind, in_place) in [
         (true, 0, There::New, true),
         (true, 0, There::Old, true),
-        // The head does not fit, or something else than a file is there: all is copied.
+        // The head does not fit, or the output is not a regular file: all events are copied.
         (true, 1 << 20, There::New, false),
         (true, 0, There::Link, false),
         (false, 0, There::New, false),
@@ -120,7 +120,7 @@ fn events_are_where_the_table_says() {
         }
         let names = names.as_bytes();
         assert!(names.is_empty() || bytes.windows(names.len()).any(|part| part == names));
-        // They can still be looked at, each in its order.
+        // The events can still be read, in order.
         let mut numbers = Vec::new();
         for taken in recorded.cpus() {
             let mut each = |sub: SubBuffer<'_>| {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The device: what its registers do, as `Documentation/trace-unit.md` has it.
+//! The device and its registers, which `Documentation/trace-unit.md` describes.
 //!
-//! There is no socket here, no thread and no clock.
+//! This module has no sockets, threads or clocks.
 //!
 //! - [`config`]: the configuration space.
 //! - [`unit`]: the unit of a CPU.
-//! - [`pattern`]: what it writes that is no instruction.
-//! - [`walk`]: how a unit follows its table.
-//! - [`fault`]: what goes wrong when it is asked for.
-//! - [`memory`]: what the device sees of the guest's memory.
+//! - [`pattern`]: the source of the pattern.
+//! - [`walk`]: follows the table of a unit.
+//! - [`fault`]: faults on demand.
+//! - [`memory`]: the guest's memory, as the device can access it.
 
 pub mod config;
 pub mod fault;
@@ -24,11 +24,11 @@ use memory::Memory;
 use std::ops::Range;
 use unit::{NoRegister, Unit, INSTRUCTIONS, PATTERN};
 
-/// Bytes of BAR 0.
+/// Size of BAR 0, in bytes.
 pub const SIZE: u64 = 0x8_0000;
-/// Bytes of a block of registers.
+/// Size of a block of registers, in bytes.
 const BLOCK: u64 = 0x1000;
-/// The most CPUs that have a unit.
+/// Maximum number of CPUs that have a unit.
 pub const MOST_CPUS: usize = 64;
 
 mod at {
@@ -42,25 +42,25 @@ mod at {
     pub const ERROR_COUNT: u64 = 0x38;
 }
 
-/// `TRCT`, and version 1.
+/// Value of `ID`: `TRCT`, and version 1.
 const IDENTITY: u64 = 0x1_5443_5254;
-/// Bits of a device address.
+/// Number of bits of a device address.
 const ADDRESS_BITS: u64 = 52;
 const RANGES: u64 = 4;
-/// A bit for each source.
+/// The sources, one bit each.
 const SOURCES: u64 = 1 << INSTRUCTIONS | 1 << PATTERN;
 const RESET: u64 = 1;
 
-/// What the device notes in `ERROR`.
+/// An error that the device notes in `ERROR`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Error {
     /// DMA to or from an address that is not mapped.
     Unmapped,
     /// DMA while bus mastering is off.
     Master,
-    /// An entry, or a position, is wrong.
+    /// A table entry, or a position, is not valid.
     Table,
-    /// An access to a register that there is not.
+    /// An access to a register that does not exist, is locked, or cannot have the value.
     Register,
 }
 
@@ -75,14 +75,14 @@ impl Error {
     }
 }
 
-/// What comes of something that a unit did.
+/// Effects of an operation of a unit on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Noted {
-    /// Its interrupt is raised.
+    /// Whether the unit raises its interrupt.
     pub raise: bool,
-    /// An error, and the address that it is about.
+    /// An error, and its address.
     pub error: Option<(Error, u64)>,
-    /// How many faults on demand have happened.
+    /// Number of faults on demand that have happened.
     pub faults: u32,
 }
 
@@ -115,7 +115,7 @@ struct Half {
     value: u32,
 }
 
-/// What the vectors of the device's interrupts are raised by.
+/// Raises the vectors of the device's interrupts.
 pub trait Raise {
     /// Raises a vector: 0 for errors, `n + 1` for CPU `n`.
     fn raise(&mut self, vector: usize);
@@ -130,21 +130,21 @@ pub struct Device {
     faults: Faults,
 }
 
-/// The faults on demand, as far as they are not a unit's. A reset leaves them.
+/// The state of faults on demand that is not a unit's. A reset does not clear it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Faults {
-    /// How many have happened.
+    /// Number of faults that have happened.
     happened: u32,
-    /// The vectors that are kept back.
+    /// The vectors that are held back.
     late: Vec<usize>,
-    /// The CPUs whose interrupt comes again when its reason is cleared.
+    /// The CPUs whose interrupt is raised again when its cause is cleared.
     twice: Vec<usize>,
-    /// The device does not answer.
+    /// Whether the device does not respond.
     mute: bool,
 }
 
 impl Device {
-    /// One with a unit for each of so many CPUs, [`MOST_CPUS`] at most.
+    /// A device with a unit for each CPU, at most [`MOST_CPUS`].
     #[must_use]
     pub fn new(cpus: usize) -> Self {
         Self {
@@ -161,7 +161,7 @@ impl Device {
         self.units.get(cpu)
     }
 
-    /// All registers have their first values, and all units stop.
+    /// Resets all registers, and stops all units.
     pub fn reset(&mut self) {
         let faults = std::mem::take(&mut self.faults);
         *self = Self {
@@ -170,13 +170,13 @@ impl Device {
         };
     }
 
-    /// How many faults on demand have happened.
+    /// Number of faults on demand that have happened.
     #[must_use]
     pub const fn faults(&self) -> u32 {
         self.faults.happened
     }
 
-    /// A fault is asked for. One that is to come takes the place of one that has not come.
+    /// Requests a fault. A fault that happens later replaces one that is still pending in its unit.
     pub fn fault(&mut self, fault: Fault, memory: &mut impl Memory, raise: &mut impl Raise) {
         match fault.kind {
             Kind::Release => {
@@ -209,7 +209,7 @@ impl Device {
         self.faults.happened = self.faults.happened.wrapping_add(1);
     }
 
-    /// The source of a CPU has made `bytes`.
+    /// The source of a CPU has generated `bytes`.
     pub fn put(
         &mut self,
         cpu: usize,
@@ -221,7 +221,7 @@ impl Device {
         self.note(cpu, noted.unwrap_or_default(), raise);
     }
 
-    /// The source of a CPU's instructions has made `packets`.
+    /// The source of a CPU's instructions has generated `packets`.
     pub fn put_packets(
         &mut self,
         cpu: usize,
@@ -367,7 +367,7 @@ impl Device {
         }
     }
 
-    /// A unit raises its interrupt, unless that goes wrong.
+    /// Raises the interrupt of a unit, with a fault if one is pending.
     fn raise(&mut self, cpu: usize, raise: &mut impl Raise) {
         let vector = cpu.saturating_add(1);
         let unit = self.units.get_mut(cpu);
@@ -406,7 +406,7 @@ impl Device {
     }
 }
 
-/// What of a register is accessed.
+/// The part of a register that is accessed.
 enum Access {
     Whole,
     Low,
@@ -422,7 +422,7 @@ fn access(offset: u64, len: usize) -> Option<Access> {
     }
 }
 
-/// The CPUs, of so many, whose units a write to this offset in BAR 0 can start or stop.
+/// The CPUs whose units a write to this offset in BAR 0 can start or stop. `cpus`: number of CPUs.
 #[must_use]
 pub fn controlled(offset: u64, cpus: usize) -> Range<usize> {
     match (cpu(offset), offset % BLOCK & !7) {
@@ -432,7 +432,7 @@ pub fn controlled(offset: u64, cpus: usize) -> Range<usize> {
     }
 }
 
-/// The CPU whose block this offset in BAR 0 is in.
+/// The CPU whose block of registers has this offset in BAR 0.
 #[must_use]
 pub fn cpu(offset: u64) -> Option<usize> {
     usize::try_from((offset / BLOCK).checked_sub(1)?).ok()

@@ -1,30 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! From the blocks that a virtual CPU executes to the packets of its trace.
+//! Turns the blocks that a virtual CPU executes into the packets of its trace.
 //!
-//! QEMU tells when a block begins, and where a discontinuity leads. It does not tell when a block
-//! ends. So what a block did is known when the next thing happens:
+//! QEMU reports when a block begins, and where a discontinuity leads. It does not report when a block ends. So the next report shows which
+//! instructions of a block were executed:
 //!
-//! | next | the block | packets |
+//! | next report | the block | packets |
 //! |---|---|---|
-//! | a block | has reached its last instruction | of that instruction |
-//! | a block | has not: QEMU goes on elsewhere in the middle, to execute an instruction by itself | none |
-//! | an interrupt | as for a block at the next instruction | and `FUP`, `TIP` |
-//! | an exception at an instruction of it | that instruction was not executed | `FUP`, `TIP` |
-//! | an exception behind its last instruction | as for a block there | and `FUP`, `TIP` |
-//! | an exception at `int` with a number, its last instruction | was executed | `TIP` |
+//! | a block | has reached its last instruction | those of that instruction |
+//! | a block | has not reached it: QEMU continues in the middle, to execute an instruction by itself | none |
+//! | an interrupt | as for a block at the next instruction | the same, then `FUP`, `TIP` |
+//! | an exception at an instruction of the block | that instruction was not executed | `FUP`, `TIP` |
+//! | an exception behind the last instruction | as for a block there | the same, then `FUP`, `TIP` |
+//! | an exception at the last instruction, an `int` with a number | that instruction was executed | `TIP` |
 //!
-//! The instructions before a block's last are no branches, so they have no packets.
+//! Only the last instruction of a block can be a branch, so the others have no packets.
 //!
-//! QEMU translates a page of a program once for all addresses where processes have it: a block has the address
-//! that it was translated for, and the CPU may execute it elsewhere: where is in its register. The kernel's code
-//! is at one address.
+//! QEMU translates a page of a program once for all addresses at which processes have mapped it. A block has the address for which it was
+//! translated. The CPU may execute it at another address, which is in the CPU's instruction pointer. Kernel code has one address.
 //!
-//! With events an interrupt or exception is written when its handler begins: its vector and the address of a page
-//! fault are known then.
+//! With events, the packets of an interrupt or exception are written when its handler begins. Only then are the vector and the address of a
+//! page fault known.
 //!
-//! Code that is not [`Wanted`] is left with `TIP.PGD`, and entered with `TIP.PGE`. The bounds of a range
-//! may be in the middle of a block.
+//! `TIP.PGD` ends the trace where code begins that is not [`Wanted`], and `TIP.PGE` begins it again. The bounds of a range may be in the
+//! middle of a block.
 
 use intel_pt::insn::{Kind, Mode};
 use intel_pt::{Encoder, Event, Full, Output, Step};
@@ -39,9 +38,9 @@ use block::Here;
 use wanted::Does;
 pub use wanted::{Range, Wanted, RANGES};
 
-/// What the CPU has in its registers.
+/// State that is read from the CPU's registers.
 pub trait State {
-    /// The address that it executes.
+    /// Address of the instruction that the CPU executes.
     fn pc(&self) -> Option<u64>;
 
     /// `CR3`.
@@ -50,11 +49,11 @@ pub trait State {
     /// Whether interrupts are enabled.
     fn interrupts(&self) -> Option<bool>;
 
-    /// The interrupt or exception whose handler begins at this address: the CPU is there.
+    /// The interrupt or exception whose handler begins at this address, which the CPU executes now.
     fn event(&self, handler: u64) -> Option<Event>;
 }
 
-/// Where a virtual CPU is.
+/// Position of a virtual CPU.
 #[derive(Debug, Clone, Copy)]
 enum Place {
     /// Nothing was executed yet.
@@ -72,18 +71,18 @@ pub struct Flow {
     place: Place,
     wanted: Wanted,
     ranged: bool,
-    /// It begins with the first instruction that is traced, not with the first.
+    /// The trace begins with the first instruction that is [`Wanted`].
     late: bool,
-    /// A range has ended the trace.
+    /// A stop range has ended the trace.
     stopped: bool,
-    /// Whether events are written.
+    /// Whether packets of events are written.
     events: bool,
-    /// An event has taken the CPU from this address, and its handler has executed nothing.
+    /// The address at which an event has interrupted the CPU, if the event's handler has not begun yet.
     due: Option<u64>,
 }
 
 impl Flow {
-    /// That of a CPU that has executed nothing.
+    /// The flow of a CPU that has not executed anything.
     #[must_use]
     pub fn new(encoder: Encoder, wanted: Wanted) -> Self {
         Self {
@@ -98,14 +97,13 @@ impl Flow {
         }
     }
 
-    /// Has it begin with the first instruction that is traced. Before, a CPU of a machine that starts is in
-    /// other modes.
+    /// Lets the trace begin with the first instruction that is [`Wanted`]. Before that, a CPU that starts up is in other modes.
     #[must_use]
     pub fn late(self) -> Self {
         Self { late: true, ..self }
     }
 
-    /// Whether a block was executed.
+    /// Whether a block has begun.
     #[must_use]
     pub const fn is_begun(&self) -> bool {
         !matches!(self.place, Place::Nowhere)
@@ -117,8 +115,7 @@ impl Flow {
         self.is_begun() && !self.stopped && self.wanted.at(address) == Does::Trace
     }
 
-    /// The CPU is about to execute a block. `whole` tells whether it has reached the last instruction of
-    /// the one before.
+    /// The CPU is about to execute a block. `whole` returns whether the CPU has reached the last instruction of the previous block.
     ///
     /// # Errors
     ///
@@ -140,9 +137,9 @@ impl Flow {
             return Ok(());
         }
         if let Place::In(before) = self.place {
-            // Where QEMU goes on in the middle of a block is in it.
+            // Only an address inside the block can be a continuation in its middle.
             let whole = !before.has(first) || whole();
-            // As most are: traced before and after.
+            // The common case: code before and after is traced.
             if whole
                 && !before.block.writes_cr3
                 && !self.ranged
@@ -162,7 +159,7 @@ impl Flow {
         self.arrives(first, output)
     }
 
-    /// `to` is executed after a block, all of which was executed if it is `whole`.
+    /// The CPU executes `to` after a block. `whole`: it has reached the last instruction of the block.
     #[cold]
     fn follows(
         &mut self,
@@ -183,7 +180,7 @@ impl Flow {
         }
     }
 
-    /// `first` is executed after no block.
+    /// The CPU executes `first`, and no block precedes it.
     #[cold]
     fn begins(
         &mut self,
@@ -196,7 +193,7 @@ impl Flow {
             self.is_due(event, to, output)?;
         }
         match self.place {
-            // What QEMU does not report as a discontinuity, such as a reset.
+            // A change that QEMU does not report as a discontinuity, such as a reset.
             Place::At(to) if to != first => self.leads(None, to, first, output),
             Place::At(_) | Place::In(_) => Ok(()),
             Place::Nowhere => {
@@ -206,7 +203,7 @@ impl Flow {
         }
     }
 
-    /// A message in front of what is executed next.
+    /// Writes a `PTW` packet with `message` in front of the next instruction.
     ///
     /// # Errors
     ///
@@ -216,7 +213,7 @@ impl Flow {
         self.encoder.message(message, output)
     }
 
-    /// From the address that the block was translated for to where it is executed.
+    /// Difference between the address at which the current block is executed and the address for which it was translated.
     #[must_use]
     pub fn shift(&self) -> u64 {
         match self.place {
@@ -225,14 +222,13 @@ impl Flow {
         }
     }
 
-    /// Whether a discontinuity at `from` is what the instruction there does.
+    /// Whether the instruction at `from` was executed and causes this discontinuity itself.
     #[must_use]
     pub fn is_executed(&self, kind: Discontinuity, from: u64) -> bool {
         matches!(self.place, Place::In(block) if block.interrupts(kind, from))
     }
 
-    /// A discontinuity takes the CPU from `from` to `to`. `whole`: it has reached the last instruction of
-    /// the block.
+    /// A discontinuity takes the CPU from `from` to `to`. `whole`: the CPU has reached the last instruction of the block.
     ///
     /// # Errors
     ///
@@ -254,8 +250,7 @@ impl Flow {
                 self.encoder.set_interrupts(false);
                 self.leaves(block, to, output)?;
             }
-            // An exception at another instruction than the last is at the one behind it, which could
-            // not be fetched.
+            // An exception that is not at the last instruction is at the one behind it, which could not be fetched.
             (Place::In(block), _)
                 if whole && (kind == Discontinuity::Interrupt || from != block.last()) =>
             {
@@ -276,7 +271,7 @@ impl Flow {
         }
     }
 
-    /// `at` is next: the trace begins or ends there if it is to.
+    /// The CPU executes `at` next. Begins or ends the trace there, as [`Wanted`] requires.
     fn arrives(&mut self, at: u64, output: &mut impl Output) -> Result<(), Full> {
         match self.wanted.at(at) {
             Does::Trace if self.encoder.is_on() || self.stopped => Ok(()),
@@ -291,7 +286,7 @@ impl Flow {
         }
     }
 
-    /// The instructions of a block were executed, without its first: up to that at `end`, or all.
+    /// The instructions of a block after the first were executed, up to the one at `end` and without it, or all.
     fn passes(
         &mut self,
         block: Here,
@@ -312,7 +307,7 @@ impl Flow {
         Ok(())
     }
 
-    /// The last instruction of a block has led to `to`, which is traced.
+    /// The last instruction of a block was executed and has led to `to`, which is traced.
     #[inline]
     fn steps(&mut self, block: Here, to: u64, output: &mut impl Output) -> Result<(), Full> {
         let step = Step {
@@ -325,7 +320,7 @@ impl Flow {
         Ok(())
     }
 
-    /// All of a block was executed, and `to` is next.
+    /// The whole block was executed, and the CPU executes `to` next.
     fn leaves(&mut self, block: Here, to: u64, output: &mut impl Output) -> Result<(), Full> {
         self.passes(block, None, output)?;
         if self.wanted.at(to) == Does::Trace {
@@ -338,7 +333,7 @@ impl Flow {
         }
     }
 
-    /// The CPU was to execute `from`, and executes `to`.
+    /// An interrupt or exception has taken the CPU from `from`, which was not executed, to `to`.
     fn goes(&mut self, from: u64, to: u64, output: &mut impl Output) -> Result<(), Full> {
         if self.events {
             self.due = Some(from);
@@ -347,7 +342,7 @@ impl Flow {
         self.leads(None, from, to, output)
     }
 
-    /// The same, by this event. The gates of Linux disable interrupts.
+    /// Writes the packets of such a change, with this event. The gates of Linux disable interrupts.
     fn leads(
         &mut self,
         event: Option<Event>,
@@ -371,8 +366,7 @@ impl Flow {
         }
     }
 
-    /// The trace ends. `whole` is as for [`Self::discontinuity`]: then all of the block but its last
-    /// instruction was executed.
+    /// Ends the trace. `whole`: the CPU has reached the last instruction of the block, which is not executed yet.
     ///
     /// # Errors
     ///

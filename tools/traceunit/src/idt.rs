@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The interrupt descriptor table of the guest: which vector leads to a handler.
+//! The interrupt descriptor table of the guest: the vectors of its handlers.
 
 use std::collections::HashMap;
 
-/// Where Linux has each CPU's IDT: `CPU_ENTRY_AREA_RO_IDT_VADDR`. No interface of QEMU's tells a plugin the register.
+/// Address of each CPU's IDT in Linux: `CPU_ENTRY_AREA_RO_IDT_VADDR`. QEMU has no interface by which a plugin can read the IDT register.
 pub const ADDRESS: u64 = 0xffff_fe00_0000_0000;
 
-/// Bytes of a gate.
+/// Length of a gate, in bytes.
 const GATE: usize = 16;
 
-/// Bytes of all.
+/// Length of an IDT, in bytes.
 pub const LEN: usize = GATE << 8;
 
 /// The vectors of an IDT, by the addresses of their handlers.
 #[must_use]
 pub fn handlers(idt: &[u8]) -> HashMap<u64, u8> {
     let handler = |gate: &[u8]| match *gate {
-        // Of a gate that is present.
+        // The gate is present.
         [a, b, _, _, _, kind, c, d, e, f, g, h, ..] if kind >> 7 == 1 => {
             Some(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
         }

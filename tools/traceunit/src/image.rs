@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 impl Change {
-    /// Writes a line: when it was, where, the bytes before and the bytes now, as hexadecimal numbers.
+    /// Writes a line with the time, the address, the old bytes and the new bytes, as hexadecimal numbers.
     ///
     /// # Errors
     ///
-    /// Those of the writer.
+    /// The errors of the writer.
     pub fn write(&self, when: u64, to: &mut impl Write) -> io::Result<()> {
         write!(to, "{when:x} {:x} ", self.address)?;
         hex(&self.old, to)?;
@@ -24,26 +24,26 @@ fn hex(bytes: &[u8], to: &mut impl Write) -> io::Result<()> {
     bytes.iter().try_for_each(|byte| write!(to, "{byte:02x}"))
 }
 
-/// Bytes of a page.
+/// Length of a page, in bytes.
 const PAGE: u64 = 4096;
 const PAGE_LEN: usize = 4096;
 
-/// Code, by pages.
+/// The code, by page.
 #[derive(Debug, Default)]
 pub struct Image {
     pages: BTreeMap<u64, Box<Page>>,
-    /// Instructions that were other ones before.
+    /// Number of changes of instructions.
     pub changes: u64,
 }
 
-/// A change of code: what was at an address, and what is there now. Both have the same length.
+/// A change of code: the old and the new bytes at an address. Both have the same length.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Where it is.
+    /// Address of the first byte that has changed.
     pub address: u64,
-    /// The bytes before.
+    /// The old bytes.
     pub old: Vec<u8>,
-    /// The bytes now.
+    /// The new bytes.
     pub new: Vec<u8>,
 }
 
@@ -64,7 +64,7 @@ impl Default for Page {
 }
 
 impl Image {
-    /// The instruction at an address. The change, if other bytes were known there.
+    /// Adds the instruction at an address. Returns the change if other bytes were known there.
     pub fn add(&mut self, address: u64, bytes: &[u8]) -> Option<Change> {
         let mut old = Vec::new();
         let mut changed = None;
@@ -90,12 +90,12 @@ impl Image {
         })
     }
 
-    /// Writes the pages, one after the other, to `pages`, and to `list` a line for each run of them:
-    /// where it is there, its length and its address, as hexadecimal numbers.
+    /// Writes the pages one after the other to `pages`, and a line for each run of contiguous pages to `list`: offset in `pages`, length
+    /// and address, as hexadecimal numbers.
     ///
     /// # Errors
     ///
-    /// Those of the writers.
+    /// The errors of the writers.
     pub fn write(&self, mut pages: impl Write, mut list: impl Write) -> io::Result<()> {
         let mut offset = 0;
         let mut run: Option<(u64, u64)> = None;
@@ -115,7 +115,7 @@ impl Image {
     }
 }
 
-/// Writes the line of a run that begins at `offset`; where the next one begins.
+/// Writes the line of a run that begins at `offset`. Returns the offset of the next run.
 fn end_of_run(run: Option<(u64, u64)>, offset: u64, list: &mut impl Write) -> io::Result<u64> {
     let Some((first, count)) = run else {
         return Ok(offset);
@@ -157,7 +157,7 @@ mod tests {
             old: vec![0x90],
             new: vec![0xcc],
         };
-        // What was not known is no change.
+        // A byte that was not known has not changed.
         assert_eq!(image.add(0x1000, &[0x90, 0xcc, 0x55]), Some(change));
         assert_eq!(image.changes, 1);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What QEMU calls.
+//! The callbacks from QEMU.
 
 use crate::flow::{Block, State};
 use crate::image::{Change, Image};
@@ -27,7 +27,7 @@ mod state;
 
 use state::{Now, Places};
 
-/// Bytes of trace from one `PSB` to the next, in files.
+/// Number of bytes between two `PSB`s, for traces in files.
 const PSB_PERIOD: u64 = 4096;
 
 /// The plugin.
@@ -37,34 +37,34 @@ struct TraceUnit {
     engine: Arc<Qemu>,
     known: Mutex<Known>,
     places: Places,
-    /// What else is written, if anything.
+    /// Files besides the trace, if `out=` is given.
     files: Option<Files>,
     /// Whether the trace in files has `CYC` packets.
     cyc: bool,
-    /// The trace has to wait for a program.
+    /// Set with `from=user`: the trace begins with the first program.
     from_user: Option<FromUser>,
 }
 
-/// What was translated, so that nothing is made twice.
+/// Callback data of blocks and instructions, so that QEMU gets the same one for each translation.
 #[derive(Default)]
 struct Known {
     blocks: HashSet<Begins>,
     instructions: HashMap<u64, &'static Begun>,
 }
 
-/// What a decoder needs besides the trace.
+/// Files that a decoder needs besides the trace.
 struct Files {
     prefix: String,
     image: Mutex<Image>,
-    /// Where changes of the code go, if the trace is in files too.
+    /// The file for changes of the code, if the trace is in files too.
     pokes: Option<Mutex<BufWriter<File>>>,
     log: bool,
 }
 
-/// Whether a program was executed.
+/// The state of the wait for the first program.
 #[derive(Default)]
 struct FromUser {
-    /// Whether the kernel has executed anything where it lives.
+    /// Whether the kernel has executed code at its final addresses.
     up: AtomicBool,
     begun: AtomicBool,
 }
@@ -79,7 +79,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// QEMU, as the device needs it.
+/// The functions of QEMU that the device uses.
 struct Qemu {
     inside: Inside,
     whole: Flag,
@@ -98,7 +98,7 @@ impl Clock for Ticks {
     }
 
     fn ratio(&self) -> Option<u8> {
-        // Both count while the guest runs.
+        // Both clocks count only while the guest runs.
         let (ticks, passed) = (self.0.ticks(), self.0.nanoseconds());
         let ratio = ticks.checked_mul(10)?.checked_add(passed / 2)?;
         u8::try_from(ratio.checked_div(passed)?).ok()
@@ -123,7 +123,7 @@ struct Traces(Vec<Mutex<Trace>>);
 
 struct Trace {
     file: BufWriter<File>,
-    /// Whether something could not be written. The trace ends there.
+    /// Whether a write has failed. The trace ends there.
     failed: bool,
 }
 
@@ -153,7 +153,7 @@ fn create(prefix: &str, what: &str) -> Result<File, String> {
     File::create(&path).map_err(|error| format!("cannot create {path}: {error}"))
 }
 
-/// A panic ends QEMU: a guest would wait for ever for a device without its thread.
+/// A panic aborts QEMU. Otherwise a guest would wait for ever for a device whose thread has ended.
 fn abort_on_panic() {
     let say = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -370,7 +370,7 @@ impl Plugin for TraceUnit {
     }
 }
 
-/// What an instruction does that is no branch, if the trace tells of it.
+/// The effect of an instruction that is no branch, if it has packets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Other {
     Nothing,
@@ -408,8 +408,8 @@ fn leak<T>(value: T) -> &'static T {
 }
 
 impl TraceUnit {
-    /// The code has changed: a decoder has to know when. libipt knows no changes, and takes a `PTW` for that of an
-    /// instruction; for it the trace begins when the kernel has patched itself.
+    /// Reports a change of the code to the decoder. libipt does not support changes, and takes the `PTW` for that of an instruction. Traces
+    /// for libipt begin with `from=user`, when the kernel has already patched itself.
     fn changes(&self, change: &Change) {
         let files = self.files.as_ref().filter(|_| self.follows_changes());
         if let Some(pokes) = files.and_then(|files| files.pokes.as_ref()) {
@@ -418,13 +418,13 @@ impl TraceUnit {
         }
     }
 
-    /// Whether the trace is of all that the kernel executes, and in files.
+    /// Whether changes of the code are reported: the trace is in files, and has all code of the kernel.
     fn follows_changes(&self) -> bool {
         let files = self.files.as_ref().filter(|_| self.from_user.is_none());
         files.is_some_and(|files| files.pokes.is_some())
     }
 
-    /// The kernel's trace begins on each CPU.
+    /// Starts the trace of kernel code on each CPU.
     fn start(&self) {
         let mut request = Request {
             tsc: true,
@@ -452,25 +452,25 @@ impl Discontinuities for TraceUnit {
     }
 }
 
-/// A block is entered.
+/// Callback data of a block.
 struct Entered {
     of: &'static TraceUnit,
     block: Block,
-    /// What it was translated from, if a decoder has to be told and has not been.
+    /// The bytes of the block, if the image may need them at kernel addresses.
     code: Option<Code>,
 }
 
-/// The bytes of a block that was translated below the kernel's addresses. The kernel begins where its image was loaded, and
-/// each CPU does: QEMU has one translation for there and for where the kernel lives, and executes it there later.
+/// The bytes of a block that was translated below the kernel's addresses. The kernel, and each CPU, begins to execute at the addresses
+/// where its image was loaded. QEMU later uses the same translation at the kernel's final addresses.
 struct Code {
-    /// Of each instruction.
+    /// The bytes of each instruction.
     bytes: Vec<Box<[u8]>>,
-    /// The kernel's addresses that are in the image.
+    /// The kernel addresses at which the image already has the block.
     known: Mutex<HashSet<u64>>,
 }
 
 impl Entered {
-    /// It is executed at this address: if that is the kernel's, a decoder needs it there.
+    /// The block is executed at this address. If that is a kernel address, adds the block to the image there.
     #[cold]
     fn is_at(&self, mut address: u64) {
         let (Some(code), Some(files)) = (&self.code, &self.of.files) else {
@@ -512,7 +512,7 @@ impl Sees for Entered {
 }
 
 impl Executes for Entered {
-    /// Before the trace has begun: it does with the first program.
+    /// Starts the trace at the first block of a program after the kernel has run at its final addresses.
     fn executes(&'static self, _cpu: &mut VirtualCpu) {
         let Some(from_user) = &self.of.from_user else {
             return;
@@ -529,7 +529,7 @@ impl Executes for Entered {
     }
 }
 
-/// What is called when a block is entered, found by the block.
+/// Callback data of a block, with the block as key.
 struct Begins(&'static Entered);
 
 impl Borrow<Block> for Begins {
@@ -552,7 +552,7 @@ impl PartialEq for Begins {
 
 impl Eq for Begins {}
 
-/// An instruction begins.
+/// Callback data of an instruction.
 struct Begun {
     of: &'static TraceUnit,
     address: u64,

@@ -26,23 +26,23 @@ use vfio_bindings::bindings::vfio::{
 use vfio_user::{DmaMapFlags, DmaUnmapFlags, IrqInfo, Server, ServerBackend, ServerRegion};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
-/// How often the pattern is made.
+/// Interval at which patterns are generated.
 const TICK: Duration = Duration::from_millis(1);
-/// The most packets of a pattern in a tick: one that is behind catches up later.
+/// Maximum number of packets of a pattern per tick. A pattern that is late catches up in later ticks.
 const MOST: usize = 4096;
-/// How long the plugin still reports blocks after the last event, as the next event may come soon.
+/// Time for which QEMU still reports blocks after the last unit has stopped: the next start may come soon.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// What QEMU does for the device.
+/// The functions of QEMU that the device uses.
 pub trait Engine: Send + Sync {
-    /// Whether a CPU has reached the last instruction of the block that it executes.
+    /// Whether a CPU has reached the last instruction of its current block.
     fn is_whole(&self, cpu: usize) -> bool;
 
-    /// Has `work` done soon, while no CPU executes anything. After it each block is translated anew.
+    /// Runs `work` later, while no CPU executes anything. Afterwards QEMU translates each block anew.
     fn exclusively(&self, work: Box<dyn FnOnce() + Send>);
 }
 
-/// The device, and what of the guest it reaches.
+/// The device, and its connections to the guest.
 struct Served {
     device: Device,
     config: Config,
@@ -50,7 +50,7 @@ struct Served {
     lines: Lines,
     patterns: Vec<Pattern>,
     began: Instant,
-    /// Blocks will be reported soon.
+    /// Whether the request to report blocks is pending.
     arming: bool,
 }
 
@@ -64,14 +64,14 @@ struct Guest {
 struct Map {
     address: u64,
     size: u64,
-    /// What cannot be reached is mapped without memory.
+    /// [`None`] for a mapping without a file: the device cannot access it.
     memory: Option<MmapRegion>,
     readable: bool,
     writable: bool,
 }
 
 impl Guest {
-    /// The memory at an address, with a place in it for `len` bytes.
+    /// Calls `f` with the `len` bytes of memory at an address, in a mapping for which `may` returns true.
     fn with<R>(
         &self,
         address: u64,
@@ -126,24 +126,24 @@ impl Memory for Guest {
     }
 }
 
-/// The events that QEMU raises vectors for.
+/// The eventfds of the vectors. QEMU raises a vector when its eventfd is written.
 #[derive(Default)]
 struct Lines(Vec<Option<File>>);
 
 impl Raise for Lines {
     fn raise(&mut self, vector: usize) {
         if let Some(Some(event)) = self.0.get_mut(vector) {
-            // It fails only if the counter is full: then it is raised already.
+            // The write fails only if the counter is full. Then the vector is raised already.
             let _ = event.write_all(&1u64.to_ne_bytes());
         }
     }
 }
 
-/// The device, shared with the CPUs that make trace.
+/// The device, shared with the CPUs that generate trace.
 #[derive(Clone)]
 pub struct Shared {
     served: Arc<Mutex<Served>>,
-    /// A unit was enabled.
+    /// Notified when a unit is enabled.
     enabled: Arc<Condvar>,
     source: Arc<Source>,
     engine: Arc<dyn Engine>,
@@ -192,7 +192,7 @@ impl Shared {
     }
 
     fn read_register(&self, offset: u64, to: &mut [u8]) {
-        // What its registers say takes part of the trace that was not passed on.
+        // The registers include trace that was not passed to the device yet.
         if let Some(index) = device::cpu(offset) {
             if let Some(mut cpu) = self.source.cpu(index) {
                 cpu.pass_all(index, self);
@@ -227,7 +227,7 @@ impl Shared {
         }
     }
 
-    /// Does what may start or stop the units of these CPUs.
+    /// Runs `what`, which may start or stop the units of these CPUs.
     fn control(&self, units: Range<usize>, what: impl FnOnce(&mut Served)) {
         let mut cpus = self.hold(units);
         for (index, cpu) in &mut cpus {
@@ -259,7 +259,7 @@ impl Shared {
         }
     }
 
-    /// Has blocks reported. Then the units begin that wait for it.
+    /// Makes QEMU report blocks. Then starts the units that wait for this.
     fn arm(&self) {
         let this = self.clone();
         self.engine.exclusively(Box::new(move || {
@@ -291,7 +291,7 @@ impl Shared {
         }));
     }
 
-    /// Makes the patterns, and has blocks reported no longer than needed.
+    /// Generates the patterns, and stops the reports of blocks when they are not needed.
     fn tick(&self) {
         let mut unused: Option<Instant> = None;
         loop {
@@ -326,7 +326,7 @@ impl Served {
         (0..self.patterns.len()).any(|cpu| self.device.unit(cpu).is_some_and(&what))
     }
 
-    /// Writes to the configuration space. Whether the function comes back to D0: it has no `No_Soft_Reset`.
+    /// Writes to the configuration space. Returns whether the function returns to D0, which resets it: it does not have `No_Soft_Reset`.
     fn configure(&mut self, offset: u64, from: &[u8]) -> bool {
         let before = self.config.is_on();
         self.config.write(offset, from);
@@ -334,7 +334,7 @@ impl Served {
         !before && self.config.is_on()
     }
 
-    /// Makes the packets of patterns that are due.
+    /// Generates the packets of patterns that are due.
     fn tick(&mut self) {
         let now = self.now();
         for (cpu, pattern) in self.patterns.iter_mut().enumerate() {
@@ -453,7 +453,7 @@ impl ServerBackend for Shared {
 ///
 /// # Errors
 ///
-/// There is such a file, or no such directory.
+/// The file exists already, or its directory does not exist.
 pub fn serve(
     socket: &Path,
     source: Arc<Source>,
@@ -466,7 +466,7 @@ pub fn serve(
             index,
             count: match index {
                 VFIO_PCI_MSIX_IRQ_INDEX => vectors,
-                // QEMU warns if it cannot be told of errors of the bus. There are none.
+                // QEMU warns if the device lacks this interrupt, for bus errors. It is never raised.
                 VFIO_PCI_ERR_IRQ_INDEX => 1,
                 _ => 0,
             },

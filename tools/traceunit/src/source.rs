@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What makes the packets of instructions, for each virtual CPU. Nothing of QEMU.
+//! Generates the packets of instructions, for each virtual CPU. Independent of QEMU.
 //!
-//! The thread of a virtual CPU takes the lock of its [`Cpu`] at each block. Who has that lock may take
-//! the device's; who has the device's must not wait for that of a CPU.
+//! The thread of a virtual CPU takes the lock of its [`Cpu`] at each block. Lock order: a thread may take the device's lock while it holds
+//! the lock of a CPU, but not the other way round.
 
 use crate::flow::{Block, Flow, State, Wanted};
 use intel_pt::{Config, Encoder, Full, Mtc, Output};
@@ -13,56 +13,56 @@ use std::io::{self, BufWriter, Write};
 use std::ops::DerefMut;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Bytes after which packets are passed on.
+/// Number of bytes from which on packets are passed to the sink.
 const BATCH: usize = 512;
 
-/// Ticks from one `TSC` to the next, at least. A task runs longer, so perf knows which one it was.
+/// Minimum number of ticks between two `TSC` packets. Tasks run longer than that, so perf can tell which task was traced.
 const TSC_PERIOD: u64 = 4096;
 
-/// What is traced, and how.
+/// The trace that is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Request {
-    /// Which code.
+    /// The code to trace.
     pub wanted: Wanted,
     /// Whether there are `TSC` packets.
     pub tsc: bool,
-    /// Whether packets have `CYC` in front of them.
+    /// Whether there are `CYC` packets.
     pub cyc: bool,
-    /// Packets of the coarse clock, if there are to be any.
+    /// Configuration of `MTC` packets, the coarse clock; [`None`] for none.
     pub mtc: Option<Mtc>,
-    /// Whether there are packets of interrupts and exceptions, and of whether interrupts are enabled.
+    /// Whether there are packets of interrupts, exceptions and changes of the interrupt flag.
     pub event: bool,
-    /// Whether a return to its call is a bit.
+    /// Whether a return to its call is a bit in a `TNT`.
     pub ret_compression: bool,
-    /// Bytes from one `PSB` to the next.
+    /// Number of bytes between two `PSB`s.
     pub psb_period: u64,
-    /// Whether the trace begins with the first instruction that is traced.
+    /// Whether the trace begins with the first instruction that is wanted: see [`Flow::late`].
     pub late: bool,
 }
 
-/// Packets in groups. None of a group makes sense without the others.
+/// Packets in groups. The packets of a group must stay together.
 #[derive(Default)]
 pub struct Packets {
     bytes: Vec<u8>,
-    /// Where in it groups end.
+    /// Offset in `bytes` of the end of each group.
     ends: Vec<usize>,
 }
 
 impl Packets {
-    /// The bytes of all.
+    /// The bytes of all packets.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Bytes of as many groups as fit in `room`.
+    /// Number of bytes of the groups that fit into `room` bytes.
     #[must_use]
     pub fn fit(&self, room: usize) -> usize {
         let fit = self.ends.iter().rev().find(|end| **end <= room);
         fit.copied().unwrap_or(0)
     }
 
-    /// They were passed on.
+    /// Removes all packets.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
@@ -75,17 +75,17 @@ impl Packets {
     }
 }
 
-/// The time stamp counter of guests.
+/// The time stamp counter of the guest.
 pub trait Clock: Send + Sync {
-    /// What it is at.
+    /// Value of the counter.
     fn ticks(&self) -> u64;
 
-    /// If it counts instructions, the ticks of so many; else 0.
+    /// The ticks of this number of instructions, if the counter counts instructions; otherwise 0.
     fn ticks_of(&self, _instructions: usize) -> u64 {
         0
     }
 
-    /// Ticks in 10 nanoseconds, if they are known: its frequency in units of 100 MHz, as `CBR` has it.
+    /// Frequency of the counter in units of 100 MHz, as in `CBR` packets; [`None`] if it is unknown.
     fn ratio(&self) -> Option<u8> {
         None
     }
@@ -99,30 +99,30 @@ impl<F: Fn() -> u64 + Send + Sync> Clock for F {
 
 /// A virtual CPU.
 pub struct Cpu {
-    /// Its trace, if it is on.
+    /// The trace of the CPU; [`None`] if tracing is off.
     flow: Option<Flow>,
     packets: Packets,
     /// Whether the next discontinuity is an exception.
     raised: bool,
-    /// The changes of code that its trace has messages of.
+    /// Number of code changes up to the last message in the trace.
     seen: u64,
     log: Option<Log>,
 }
 
-/// Changes of the code that CPUs execute.
+/// Changes of the guest's code.
 #[derive(Default)]
 struct Changes {
     count: AtomicU64,
-    /// Where the newest is.
+    /// Address of the newest change.
     newest: AtomicU64,
 }
 
 struct Timed<'a> {
     packets: &'a mut Packets,
     clock: &'a dyn Clock,
-    /// Ticks by which the clock is ahead of what was executed.
+    /// Ticks by which the clock is ahead of the executed instructions.
     ahead: u64,
-    /// The registers, where they are known.
+    /// The registers, if they are known.
     state: Option<&'a dyn State>,
 }
 
@@ -147,12 +147,12 @@ impl Output for Timed<'_> {
     }
 }
 
-/// Where packets go.
+/// The destination of packets.
 pub trait Sink: Send + Sync {
     /// Takes the packets of a CPU.
     fn put(&self, cpu: usize, packets: &Packets);
 
-    /// There will be no more.
+    /// There are no more packets.
     fn ends(&self) {}
 }
 
@@ -160,12 +160,12 @@ pub trait Sink: Send + Sync {
 pub struct Source {
     cpus: PerCpu<Cpu>,
     clock: Box<dyn Clock>,
-    /// Whether blocks are reported.
+    /// Whether QEMU reports blocks.
     armed: AtomicBool,
     changes: Changes,
 }
 
-/// A virtual CPU whose lock is held.
+/// A virtual CPU whose lock the caller holds.
 pub struct Held<'a, G> {
     cpu: G,
     clock: &'a dyn Clock,
@@ -173,7 +173,7 @@ pub struct Held<'a, G> {
 }
 
 impl Source {
-    /// That of as many CPUs as there are places for logs.
+    /// A source with one CPU for each element of `logs`.
     pub fn new(clock: Box<dyn Clock>, logs: impl IntoIterator<Item = Option<Log>>) -> Self {
         let cpu = |log| Cpu {
             flow: None,
@@ -197,19 +197,19 @@ impl Source {
         self.cpus.len()
     }
 
-    /// Whether blocks are reported. Who wants to change it has all CPUs [held](Self::cpu).
+    /// Whether QEMU reports blocks. To change this, a thread has to hold the locks of [all CPUs](Self::cpu).
     #[must_use]
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed)
     }
 
-    /// Blocks are reported from now on, or not any more.
+    /// Sets whether QEMU reports blocks.
     pub fn arm(&self, armed: bool) {
         self.armed.store(armed, Ordering::Relaxed);
     }
 
-    /// The code at an address has changed: when that was. Each CPU whose trace is on has a message of it
-    /// before it executes another block.
+    /// Records that the code at an address has changed, and returns the time. The trace of each CPU that is on gets a message before the
+    /// CPU executes another block.
     pub fn changed(&self, address: u64) -> u64 {
         let now = self.clock.ticks();
         self.changes.newest.store(address, Ordering::Relaxed);
@@ -217,7 +217,7 @@ impl Source {
         now
     }
 
-    /// A CPU, for another thread than its own.
+    /// The CPU with this index. Not for the thread of that CPU itself.
     pub fn cpu(&self, index: usize) -> Option<Held<'_, Outside<'_, Cpu>>> {
         Some(Held {
             cpu: self.cpus.of(index)?,
@@ -226,7 +226,7 @@ impl Source {
         })
     }
 
-    /// The CPU that calls, if its trace is on.
+    /// The calling CPU, if its trace is on.
     #[inline]
     pub fn tracing<'a>(&'a self, cpu: &'a mut VirtualCpu) -> Option<Held<'a, Inside<'a, Cpu>>> {
         let cpu = self.cpus.here(cpu).filter(|cpu| cpu.flow.is_some())?;
@@ -239,18 +239,18 @@ impl Source {
 }
 
 impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
-    /// Whether its trace is on.
+    /// Whether the trace of the CPU is on.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.cpu.flow.is_some()
     }
 
-    /// The packets that were not passed on.
+    /// The packets that were not passed to the sink.
     pub fn packets(&mut self) -> &mut Packets {
         &mut self.cpu.packets
     }
 
-    /// Its trace begins with the next block.
+    /// Starts the trace with the next block.
     pub fn start(&mut self, request: &Request) {
         let encoder = Encoder::new(Config {
             tsc: request.tsc,
@@ -271,7 +271,7 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
         self.cpu.seen = self.changes.count.load(Ordering::Relaxed);
     }
 
-    /// Its trace ends. `whole`: it has reached the last instruction of the block that it executes.
+    /// Ends the trace. `whole`: the CPU has reached the last instruction of its current block.
     pub fn stop(&mut self, whole: bool) {
         let Cpu {
             flow, packets, log, ..
@@ -280,7 +280,7 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
             return;
         };
         let clock = self.clock;
-        // `Timed` has place for everything.
+        // `Timed` always has space, so this cannot fail.
         let ahead = 0;
         let _ = flow.ends(
             whole,
@@ -296,8 +296,7 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
         }
     }
 
-    /// It is about to execute a block. `whole` tells whether it has reached the last instruction of the
-    /// one before.
+    /// The CPU is about to execute a block. `whole` returns whether it has reached the last instruction of the previous block.
     #[inline]
     pub fn executes(
         &mut self,
@@ -317,13 +316,13 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
         };
         if let Some(log) = log {
             complain(log.block());
-            // Not what the flow makes of it.
+            // The log does not use the state of the flow, which it is to verify.
             let pc = state.pc().unwrap_or(block.first);
             log.shift = pc.wrapping_sub(block.first);
             let last = pc.wrapping_add(u64::from(block.last));
             log.branch = block.insn.kind.is_branch().then_some(last);
         }
-        // QEMU counts a block when it is entered.
+        // QEMU counts the instructions of a block when the block begins.
         let clock = self.clock;
         let ahead = clock.ticks_of(block.others.len() + 1);
         let mut timed = Timed {
@@ -341,7 +340,7 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
         }
     }
 
-    /// An instruction begins. For a log only.
+    /// An instruction begins. Used only for the log.
     pub fn begins(&mut self, address: u64) {
         let Cpu { flow, log, .. } = &mut *self.cpu;
         if let (Some(log), Some(flow)) = (log, flow) {
@@ -352,7 +351,7 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
         }
     }
 
-    /// It goes elsewhere. `whole` is as for [`Self::stop()`].
+    /// The CPU leaves its code at a discontinuity. `whole` is as for [`Self::stop()`].
     pub fn discontinuity(&mut self, kind: Discontinuity, from: u64, to: u64, whole: bool) {
         let Cpu {
             flow,
@@ -364,8 +363,7 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
         let Some(flow) = flow else {
             return;
         };
-        // On x86 QEMU reports an exception twice: as one that leads nowhere, with an address that may
-        // be stale, and then as an interrupt.
+        // On x86 QEMU reports an exception twice: first as an exception with equal addresses, which may be stale, and then as an interrupt.
         if kind == Discontinuity::Exception && from == to {
             *raised = true;
             return;
@@ -391,7 +389,7 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
         let _ = flow.discontinuity(kind, from, to, whole, &mut timed);
     }
 
-    /// Passes the packets on if they are many.
+    /// Passes the packets to the sink if there are at least `BATCH` bytes.
     #[inline]
     pub fn pass(&mut self, index: usize, sink: &dyn Sink) {
         if self.cpu.packets.bytes.len() >= BATCH {
@@ -399,7 +397,7 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
         }
     }
 
-    /// Passes all packets on.
+    /// Passes all packets to the sink.
     pub fn pass_all(&mut self, index: usize, sink: &dyn Sink) {
         let packets = &mut self.cpu.packets;
         if !packets.bytes.is_empty() {
@@ -408,7 +406,7 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
         }
     }
 
-    /// All that was logged is in the file.
+    /// Writes the buffered part of the log to the file.
     pub fn flush_log(&mut self) {
         if let Some(log) = &mut self.cpu.log {
             complain(log.file.flush());
@@ -416,25 +414,25 @@ impl<G: DerefMut<Target = Cpu>> Held<'_, G> {
     }
 }
 
-/// What was executed while the trace was on.
+/// A log of the instructions that were executed while the trace was on.
 pub struct Log {
     file: BufWriter<Box<dyn Write + Send>>,
-    /// The last instruction of the block before.
+    /// The last instruction of the previous block.
     last: Option<u64>,
-    /// Whether it can be repeated, which counts once: a branch to itself is executed each time.
+    /// Whether `last` may be a repeated instruction, which is logged once. A branch to itself is logged each time.
     repeats: bool,
-    /// The branch at the end of the block.
+    /// Address of the branch at the end of the block, if there is one.
     branch: Option<u64>,
-    /// The instructions of the block that were begun.
+    /// The instructions of the block that have begun.
     begun: Vec<u64>,
-    /// From the address that the block was translated for to where it is executed.
+    /// Difference between the address at which the block is executed and the address for which it was translated.
     shift: u64,
-    /// How many more instructions it takes.
+    /// Number of instructions that may still be logged.
     left: u64,
 }
 
 impl Log {
-    /// One that is written here, a line for each of the first `most` instructions: its address, hexadecimal.
+    /// A log to `file`. It has a line for each of the first `most` instructions: the address, as a hexadecimal number.
     #[must_use]
     pub fn new(file: Box<dyn Write + Send>, most: u64) -> Self {
         Self {
@@ -456,7 +454,7 @@ impl Log {
         }
     }
 
-    /// The one that was begun last was not executed, or not to its end, if it is this.
+    /// The instruction at `address` was not executed, or not completely. Removes it if it has begun last.
     fn not_executed(&mut self, address: u64) {
         if self.begun.last() == Some(&address) {
             self.begun.pop();
@@ -465,14 +463,14 @@ impl Log {
         }
     }
 
-    /// The last instruction of the block before has not ended, if it is this.
+    /// The instruction at `address` begins again. If it is the last one of the previous block, that has not ended.
     fn begins_again(&mut self, address: u64) {
         if self.repeats && self.begun.is_empty() && self.last == Some(address) {
             self.last = None;
         }
     }
 
-    /// The block is left.
+    /// The CPU leaves the block.
     fn block(&mut self) -> io::Result<()> {
         if let Some(newest) = self.begun.pop() {
             let before = self.last.replace(newest);
@@ -482,7 +480,7 @@ impl Log {
         Ok(())
     }
 
-    /// Writes an instruction, and those that were begun.
+    /// Writes the address `first`, and those of the instructions that have begun.
     fn write(&mut self, first: Option<u64>) -> io::Result<()> {
         for address in first.into_iter().chain(self.begun.drain(..)) {
             if self.left != 0 {
@@ -493,7 +491,7 @@ impl Log {
         Ok(())
     }
 
-    /// The trace ends: before the last instruction of the block if it is `whole`, else before its first.
+    /// The trace ends: if `whole`, before the last instruction of the block, otherwise before its first.
     fn stops(&mut self, whole: bool) -> io::Result<()> {
         match whole {
             true => drop(self.begun.pop()),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Events of PMUs that this machine does not have, for a recorder that is not changed: LD_PRELOAD puts these functions in front of the
- * C library's. Any event can be opened. It is memory, in which the recorder maps its rings. It never becomes ready. Once both rings of
- * an event are mapped, they have one piece of trace, that of the file EVENTS_TRACE, and the records about it.
+ * Emulates events of PMUs that this machine does not have, for an unmodified recorder. LD_PRELOAD makes these functions override those of
+ * the C library. Any event can be opened. Its file descriptor is a memfd, in which the recorder maps its rings. It never becomes ready.
+ * Once both rings of an event are mapped, they hold one piece of trace, read from the file EVENTS_TRACE, and the records about it.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -19,13 +19,13 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Files that may be open. */
+/* File descriptors of events are below this number. */
 #define FILES 4096
-/* Memory of an event: more than the largest rings have. */
+/* Bytes of an event's memfd: more than the largest rings need. */
 #define SPACE (64L << 20)
 
 static struct {
-	uint64_t id; /* 0: the file is no event. */
+	uint64_t id; /* 0: the file descriptor is no event. */
 	uint64_t since;
 	struct perf_event_attr attr;
 	int pid, cpu;
@@ -54,7 +54,7 @@ static uint64_t now(void)
 	return time.tv_sec * 1000000000ull + time.tv_nsec;
 }
 
-/* The clock is made of the cycle counter by a rule that no machine has by chance. */
+/* The conversion from the cycle counter to the clock. No machine has these parameters by chance. */
 static const struct perf_event_mmap_page control = {
 	.cap_user_time = 1,
 	.cap_user_time_zero = 1,
@@ -104,7 +104,7 @@ long syscall(long number, ...)
 	return call(number, arg[0], arg[1], arg[2], arg[3], arg[4], arg[5]);
 }
 
-/* Appends a record with some words to the data ring: `at` is its head. */
+/* Appends a record with `count` words to the data ring, whose head is `at`. Returns the new head. */
 static uint64_t append(int fd, uint64_t at, uint32_t type, const uint64_t *words, int count)
 {
 	uint64_t record[16], wanted = events[fd].attr.sample_type;
@@ -130,7 +130,7 @@ static uint64_t append(int fd, uint64_t at, uint32_t type, const uint64_t *words
 	return at + header.size;
 }
 
-/* Writes the trace, if there is an AUX area. Of CoreSight its identification on this CPU precedes it. */
+/* Writes the trace and its records, if there is an AUX area. For CoreSight, a record with the CPU's trace ID precedes them. */
 static void trace(int fd)
 {
 	const char *path = getenv("EVENTS_TRACE");
@@ -154,13 +154,13 @@ static void trace(int fd)
 			abort();
 		if (coresight) {
 			cpu = events[fd].cpu < 0 ? 0 : events[fd].cpu;
-			/* One of each CPU, as with TRBE, or one for all. */
+			/* All CPUs have the same sink, but with raw format (TRBE) each has its own. */
 			sink = 0x200;
 			if (!strcmp(coresight, "raw")) {
 				flags = PERF_AUX_FLAG_CORESIGHT_FORMAT_RAW;
 				sink = 0x100 + cpu;
 			}
-			/* Version 0.1: the sink, and the CPU's trace ID. */
+			/* Version 0.1 of the format: the ID of the sink, and the CPU's trace ID. */
 			id = 1ull << 56 | sink << 8 | (0x10 + 2 * cpu);
 			head = append(fd, head, PERF_RECORD_AUX_OUTPUT_HW_ID, &id, 1);
 		}
@@ -184,13 +184,13 @@ int ioctl(int fd, unsigned long request, ...)
 		return call(SYS_ioctl, fd, request, arg, 0, 0, 0);
 	if (request == PERF_EVENT_IOC_ID)
 		*(uint64_t *)arg = events[fd].id;
-	/* A second event writes into the rings: they are mapped. */
+	/* Redirects another event to the rings of the event `arg`, so the recorder has already mapped these. */
 	if (request == PERF_EVENT_IOC_SET_OUTPUT && is_event(arg))
 		trace(arg);
 	return 0;
 }
 
-/* Nothing was counted, nothing is lost, and the event was on all the time. */
+/* The count and the number of lost records are 0. The event has been enabled and running since it was opened. */
 ssize_t read(int fd, void *to, size_t len)
 {
 	uint64_t words[5] = { 0 };
@@ -228,7 +228,7 @@ int epoll_ctl(int set, int what, int fd, struct epoll_event *event)
 	return call(SYS_epoll_ctl, set, what, fd, (long)event, 0, 0);
 }
 
-/* Programs that the recorder starts are this machine's. */
+/* Programs that the recorder starts run without this library. */
 __attribute__((constructor)) static void here(void)
 {
 	unsetenv("LD_PRELOAD");

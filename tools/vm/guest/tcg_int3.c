@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Lets a guest of QEMU's TCG go on where it meets a breakpoint that is no
- * longer there.
+ * Lets a guest under QEMU's TCG continue after it has hit a stale breakpoint,
+ * one that the kernel has already removed.
  *
  * The kernel patches its own code in three steps: a breakpoint (int3) over the
  * first byte, then the other bytes, then the first one. It waits after each
  * step until all CPUs have executed a serialising instruction. A CPU that
  * fetches the code afterwards cannot see the breakpoint.
  *
- * With TCG it can. notdirty_write() in QEMU's accel/tcg/cputlb.c throws away
- * the translations of the code, and the caller stores the byte afterwards,
- * without a lock. Another virtual CPU can translate the code again in between.
- * That translation holds the breakpoint and stays. When the CPU executes it,
- * the kernel knows of no breakpoint there and dies with "Oops: int3".
+ * With TCG it can. notdirty_write() in QEMU's accel/tcg/cputlb.c discards the
+ * translations of the code, and the caller stores the byte afterwards, without
+ * a lock. Another virtual CPU can translate the code again in between. That
+ * translation contains the breakpoint and stays. When the CPU executes it, the
+ * kernel knows of no breakpoint there and dies with "Oops: int3".
  *
- * This module is asked before the kernel dies. It lets the CPU execute again
- * what is there. If that is a breakpoint, it may be a new one, which the kernel
- * knows of by now; if the CPU meets it again and again, the kernel dies of it.
+ * The die notifier of this module is called before the kernel dies. It makes
+ * the CPU execute the code at this address again. If there is a breakpoint, it
+ * may be a new one, which the kernel knows by now. If the CPU hits it more than
+ * TRIES times in a row, the notifier lets the kernel die.
  */
 #include <linux/kdebug.h>
 #include <linux/module.h>
@@ -27,7 +28,7 @@
 
 #define TRIES 10
 
-/* What a CPU met last, and how often it was there. */
+/* The last breakpoint that was there when a CPU hit it, and how often it did. */
 struct last {
 	unsigned long addr;
 	unsigned int tries;
@@ -35,7 +36,7 @@ struct last {
 
 static DEFINE_PER_CPU(struct last, last);
 
-/* Read by the guest's init when the guest ends. Lost counts do no harm. */
+/* The guest's init reads it when the guest ends. Lost increments do no harm. */
 static unsigned int met;
 module_param(met, uint, 0444);
 MODULE_PARM_DESC(met, "breakpoints met that were no longer there");

@@ -3,8 +3,8 @@
  * A module to trace: its code is executed when it is loaded, when a parameter
  * is written, and when it is unloaded.
  *
- * Its functions are not __init and __exit: the kernel frees such code, and
- * perf can read code only where it still is.
+ * Its functions are not __init or __exit: the kernel frees such code, and then
+ * perf cannot read it.
  */
 #include <linux/module.h>
 
@@ -48,7 +48,7 @@ static noinline void traced_leave(void)
 static void traced_exit(void)
 {
 	traced_leave();
-	sum++; /* The call before is not a jump. */
+	sum++; /* So that the call above does not become a jump (tail call). */
 }
 module_exit(traced_exit);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Debian's archive, with package lists and packages of its own: those of the build root stay as they were made.
+//! Debian's package archive. Package lists and packages have their own folder, so that those of the build root do not change.
 
 use crate::error::{Error, OnFile, Result};
 use crate::step::Log;
@@ -9,18 +9,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The mirror that the build root was made from, or that the user wants.
+/// The mirror that the user has chosen, or the one that the build root was made from.
 ///
 /// # Errors
 ///
-/// Outside the build root.
+/// When `AUXPMU_MIRROR` is not set, as outside the build root.
 pub(crate) fn mirror() -> Result<String> {
     std::env::var("AUXPMU_MIRROR").map_err(|_| {
         Error::Other("the mirror of the packages is not known: run this with tools/vm/root.sh run, or set AUXPMU_MIRROR to a Debian mirror".to_owned())
     })
 }
 
-/// Suites of the archive.
+/// One or several suites of the archive.
 pub(crate) struct Archive {
     dir: PathBuf,
     options: Vec<String>,
@@ -36,7 +36,7 @@ impl Archive {
         Self::of(dir, &[suite])
     }
 
-    /// Several suites.
+    /// Several suites. Keeps lists and packages in `dir`.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ impl Archive {
         Ok(Self { dir, options })
     }
 
-    /// With options of apt's besides.
+    /// Adds options of apt.
     #[must_use]
     pub fn with(mut self, options: &[&str]) -> Self {
         self.options
@@ -75,7 +75,7 @@ impl Archive {
         self
     }
 
-    /// A program of apt's, which sees these suites alone.
+    /// The command for a program of apt that sees these suites only.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         for option in &self.options {
@@ -84,7 +84,7 @@ impl Archive {
         command
     }
 
-    /// Reads the package lists, if there are none or they are to be new.
+    /// Downloads the package lists if there are none yet, or if `anew` is set.
     ///
     /// # Errors
     ///
@@ -101,7 +101,7 @@ impl Archive {
         )
     }
 
-    /// How many bytes these packages have, if the archive says it.
+    /// The size of the download of these packages in bytes, if apt reports it.
     fn size<S: AsRef<OsStr>>(&self, packages: &[S]) -> Option<u64> {
         let mut apt = self.command("apt-get");
         let output = apt
@@ -117,7 +117,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// When the archive has not all of them, or `into` cannot be written.
+    /// When the archive lacks one of them, or `into` cannot be written.
     pub fn fetch<S: AsRef<OsStr>>(&self, log: &Log, packages: &[S], into: &Path) -> Result<()> {
         let debs = into.join("debs");
         let names: Vec<_> = packages
@@ -144,7 +144,8 @@ impl Archive {
         fs::remove_dir_all(&debs).on("remove", &debs)
     }
 
-    /// Fetches a package and what it depends on, as if nothing were installed, and unpacks of these what is `wanted` by name.
+    /// Fetches a package and all its dependencies, as if nothing were installed. Unpacks the packages for which `wanted` returns true;
+    /// it gets the file name.
     ///
     /// # Errors
     ///
@@ -175,7 +176,8 @@ impl Archive {
     }
 }
 
-/// Unpacks the packages in a folder whose names are `wanted`, one after the other, so that their files are never twice on the disk.
+/// Unpacks the packages in `debs` for which `wanted` returns true. Removes each package at once, so that the disk holds only one of them
+/// both packed and unpacked.
 fn unpack(log: &Log, debs: &Path, into: &Path, wanted: impl Fn(&str) -> bool) -> Result<()> {
     for entry in fs::read_dir(debs).on("read", debs)? {
         let deb = entry.on("read", debs)?.path();
@@ -191,7 +193,7 @@ fn unpack(log: &Log, debs: &Path, into: &Path, wanted: impl Fn(&str) -> bool) ->
     }
     Ok(())
 }
-/// The sum of the sizes that `--print-uris` prints, a line for each package: address, file, size, digest.
+/// The sum of the package sizes that `--print-uris` prints. It prints one line per package: address, file, size, digest.
 fn sizes(uris: &str) -> Option<u64> {
     let size = |line: &str| line.split(' ').nth(2)?.parse::<u64>().ok();
     let sizes: Vec<u64> = uris.lines().map(size).collect::<Option<_>>()?;

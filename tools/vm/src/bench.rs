@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the framework, the drivers and the recorder cost.
+//! The costs of the framework, the drivers and the recorder.
 //!
-//! QEMU counts: with `-icount shift=0` the guest's clock goes by a nanosecond an instruction, so that `auxe2e bench` measures
-//! instructions, which hardly differ from run to run. What has a target is said to have met or missed it, and all of it goes into
-//! [`figures`].
+//! With QEMU's `-icount shift=0`, the guest's clock advances by 1 ns an instruction. So `auxe2e bench` measures instructions, which hardly
+//! differ from run to run. A figure with a target is reported as met or missed. All figures are saved by [`figures`].
 
 pub mod bounce;
 pub mod reading;
@@ -50,7 +49,7 @@ pub enum Part {
     Restart,
 }
 
-/// What was measured.
+/// The results of the measurements.
 #[derive(Debug, Default)]
 pub struct Report {
     lines: Vec<String>,
@@ -63,7 +62,7 @@ impl Report {
         self.figures.extend(figures);
     }
 
-    /// The lines to print: what was measured, and what came of the targets.
+    /// The lines to print: the results, and which targets are met or missed.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let verdicts: Vec<String> = self.figures.iter().filter_map(Figure::verdict).collect();
@@ -84,11 +83,11 @@ impl Report {
     }
 }
 
-/// Measures, and puts what it has measured into the file of figures.
+/// Measures one part, or all parts, and saves the figures.
 ///
 /// # Errors
 ///
-/// When a guest does not say what it measured.
+/// When a build or a guest fails, or a guest does not print its results.
 pub fn run(cache: &Cache, part: Option<Part>) -> Result<Report> {
     let mut report = Report::default();
     let wanted = |one| part.is_none_or(|part| part == one);
@@ -171,7 +170,7 @@ fn parallel(cache: &Cache, report: &mut Report) -> Result<()> {
     let programs = tools::build(cache)?;
     let dir = cache.build().join("bench/parallel");
     let progress = Progress::begin("draining two processors");
-    // What is not the copy counts for twice as much where that is twice as fast.
+    // If the copy is twice as fast, all costs other than the copy have twice the weight.
     for (by_words, how) in [
         (false, "memory copied as the processor likes best:"),
         (
@@ -201,7 +200,7 @@ fn parallel(cache: &Cache, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Processors of the guest in which recorders start.
+/// The number of processors of the guest in which recorders start.
 const MANY: u32 = 64;
 
 fn starts(cache: &Cache, report: &mut Report) -> Result<()> {
@@ -268,7 +267,7 @@ fn driver(cache: &Cache, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What a command says in a guest whose clock counts instructions.
+/// Runs a command in a guest whose clock counts instructions. Returns its output.
 fn count(
     cache: &Cache,
     guest: Guest<'_>,
@@ -296,7 +295,7 @@ fn unclear(dir: &Path) -> Error {
     ))
 }
 
-/// The number after these words at the beginning of a line.
+/// The number after `name` at the beginning of a line.
 pub(crate) fn number(said: &str, name: &str) -> Option<u64> {
     let text = said.lines().find_map(|l| l.strip_prefix(name))?.trim();
     match text.strip_prefix("0x") {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is downloaded and built once for all checkouts: folders named by a hash of what made them.
+//! The cache: folders with downloads and builds that all checkouts share. The name of a folder contains a hash of its inputs.
 //!
-//! A folder is made under a temporary name and then renamed, so that what has its name is whole. A lock keeps two runs
-//! from making the same one; what an interrupted run left is removed by the next that takes the lock.
+//! A folder is filled under a temporary name and then renamed, so a folder with the final name is complete. A lock keeps two runs from
+//! making the same folder. After an interrupted run, the next run that takes the lock removes the incomplete folder.
 
 use crate::error::{Error, OnFile, Result};
 use rustix::fs::{flock, FlockOperation};
@@ -21,7 +21,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Takes the places from the environment.
+    /// Takes the folders and the hash from the environment.
     ///
     /// # Errors
     ///
@@ -39,7 +39,7 @@ impl Cache {
         })
     }
 
-    /// The cache in this folder.
+    /// The cache in the folder `dir`, for this checkout and this build root.
     #[must_use]
     pub fn new(dir: &Path, checkout: &Path, root_hash: &str) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl Cache {
         }
     }
 
-    /// The same, for another checkout.
+    /// The same cache, for another checkout.
     #[must_use]
     pub fn elsewhere(&self, checkout: &Path) -> Self {
         Self {
@@ -58,7 +58,7 @@ impl Cache {
         }
     }
 
-    /// Where it is.
+    /// The cache folder.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -70,13 +70,13 @@ impl Cache {
         &self.checkout
     }
 
-    /// What the checkout builds.
+    /// The checkout's folder for everything that is built.
     #[must_use]
     pub fn build(&self) -> PathBuf {
         self.checkout.join("build")
     }
 
-    /// Names the build root, and with it the compiler and all other tools.
+    /// The hash that identifies the build root, and with it the compiler and all other tools.
     #[must_use]
     pub fn root_hash(&self) -> &str {
         &self.root_hash
@@ -88,8 +88,8 @@ impl Cache {
         self.dir.join("logs").join(name)
     }
 
-    /// Gives the folder `name`, which `make` fills if it is not there yet. `make` gets the temporary folder and the
-    /// name that it will have.
+    /// Returns the folder `name`. If the folder does not exist yet, `make` fills it. `make` gets the path of the temporary folder and the
+    /// final path.
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl Cache {
         std::fs::create_dir(&temporary).on("make", &temporary)?;
         let made = make(&temporary, &path);
         if made.is_err() {
-            // The cause is worth more than a second error about cleaning up, which the next run does again.
+            // An error here is ignored: the error of `make` matters more, and the next run removes the folder again.
             let _ = remove(&temporary);
         }
         made?;
@@ -122,7 +122,7 @@ impl Cache {
         Ok(path)
     }
 
-    /// Takes the lock `name`, and waits while another process has it.
+    /// Takes the lock `name`. Waits while another process holds it.
     ///
     /// # Errors
     ///
@@ -152,7 +152,7 @@ pub fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Twelve digits that name the parts: other parts, another name.
+/// A hash of the parts: twelve hexadecimal digits.
 #[must_use]
 pub fn hash<'a>(parts: impl IntoIterator<Item = &'a str>) -> String {
     let mut sha = Sha256::new();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The demonstration: a trace of a running workload, recorded on a stock kernel, checked to the byte and drawn; and one of a real
-//! program's instructions, decoded by stock perf.
+//! The demonstration. It records the trace of a workload on a stock kernel, checks every byte and draws a picture. It also records the
+//! instructions of a real program, and decodes them with stock perf.
 
 pub mod traced;
 
@@ -17,10 +17,10 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Fewer wraps than these would not show much.
+/// The demonstration needs at least this many wraps of the ring.
 const WRAPS: u64 = 10;
 
-/// What the recording came to.
+/// The result of the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     recorded: u64,
@@ -32,7 +32,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// From the two lines of sums that `auxe2e check` ends with: numbers, each before its name.
+    /// Parses the two lines of sums at the end of `auxe2e check`'s output. Each number stands before its name.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let sums: Vec<&str> = text
@@ -57,7 +57,7 @@ impl Summary {
         })
     }
 
-    /// What is not as it should be.
+    /// The first expectation that the recording does not meet, if there is one.
     #[must_use]
     pub fn complaint(&self) -> Option<String> {
         let unaccounted = self.generated != self.recorded + self.lost;
@@ -95,18 +95,18 @@ impl Summary {
     }
 }
 
-/// Runs it; the files are in `build/demo`.
+/// Runs the demonstration. The files are in `build/demo`.
 ///
 /// # Errors
 ///
-/// When anything about it is not as it should be.
+/// When a build or the guest fails, or an output cannot be read. A wrong result is no error: [`Summary::complaint`] reports it.
 pub fn run(cache: &Cache, kind: Kind) -> Result<(Summary, Traced)> {
     let kernel = Kernel::prepare(cache, kind)?;
     let built = modules::build(cache, &kernel, Mode::Plain)?;
     let mut guest = Guest::new(&kernel, &built.files)?
         .script("demo", include_str!("../guest/demo.sh"))
         .installed(Path::new(PROGRAM))?
-        // It is the kernel's own code, which perf here would take from this machine's kernel.
+        // No vDSO: its code is part of the guest's kernel, but perf here would take it from this machine's kernel.
         .append("vdso=0")
         .timeout(Duration::from_secs(120));
     let programs = tools::build(cache)?;

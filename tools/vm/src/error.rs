@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What can go wrong, each in a sentence that says what to do.
+//! The errors of this crate, each with a message for the user.
 
 use std::path::{Path, PathBuf};
 
@@ -11,21 +11,21 @@ pub enum Error {
     /// A file could not be used.
     #[error("cannot {what} {path}: {source}", path = path.display())]
     File {
-        /// What was tried: "read", "write" and the like.
+        /// The operation that failed: "read", "write" and the like.
         what: &'static str,
         /// The file.
         path: PathBuf,
         /// The reason.
         source: std::io::Error,
     },
-    /// A command ended badly.
+    /// A command failed.
     #[error("{what} failed: {why}. The log is {log}.", log = log.display())]
     Step {
-        /// What it was to do.
+        /// The step that the command was to perform.
         what: String,
-        /// The cause and the remedy, as far as the log tells.
+        /// The cause and the remedy, as far as the log shows them.
         why: String,
-        /// All that the command said.
+        /// The file with the command's output.
         log: PathBuf,
     },
     /// A command could not be started.
@@ -36,17 +36,17 @@ pub enum Error {
         /// The reason.
         source: std::io::Error,
     },
-    /// Anything that a sentence says best.
+    /// Any other error, as a complete message.
     #[error("{0}")]
     Other(String),
 }
 
-/// This crate's result.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Adds the file to an I/O error.
 pub trait OnFile<T> {
-    /// What was tried, and with which file.
+    /// Turns an I/O error into [`Error::File`]. `what` is the operation that was tried on the file `path`.
     ///
     /// # Errors
     ///

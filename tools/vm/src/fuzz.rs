@@ -2,8 +2,8 @@
 
 //! Runs the fuzz targets of `tools/fuzz` under libFuzzer.
 //!
-//! The compiler's instrumentation is given by hand, as `cargo fuzz` does it, but for the sanitizers, which want a nightly
-//! compiler: the parsers have no unsafe code, and memory is counted by the allocator of the targets.
+//! The compiler's flags for the instrumentation are those of `cargo fuzz`, without the sanitizers, which need a nightly compiler. The
+//! parsers do not need them: they have no unsafe code, and the allocator of the targets counts their memory.
 
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
@@ -14,7 +14,8 @@ use std::process::Command;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-// What a plugin calls is in QEMU, and nothing else of it is needed here; all code is kept for its counters.
+// The coverage counters keep all code in the program, also the trace unit's calls of QEMU's plugin functions. These functions are not
+// linked and never called, so the linker ignores unresolved symbols.
 const FLAGS: &str = "--cfg fuzzing -Ccodegen-units=1 -Cpasses=sancov-module \
  -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
  -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares \
@@ -26,7 +27,8 @@ const PROFILE: [&str; 3] = [
     "profile.release.debug=\"line-tables-only\"",
 ];
 
-/// Runs each target with one of `cases` in its name for so many seconds, all if there are none; gives a line for each.
+/// Runs each target whose name contains one of `cases`, or all targets if there are no `cases`. Each runs for `seconds`. Returns a line for
+/// each target.
 ///
 /// # Errors
 ///
@@ -92,7 +94,7 @@ pub fn run(cache: &Cache, seconds: u64, cases: &[String]) -> Result<Vec<String>>
         let own = dir.join(format!("{target}.log"));
         log.run(
             "fuzzing",
-            // What libFuzzer says goes to a file of its own, as its last lines are read.
+            // libFuzzer's output goes to a separate file, as its last lines are parsed.
             Command::new("sh")
                 .args(["-c", "log=$1; shift; \"$@\" >\"$log\" 2>&1", "sh"])
                 .arg(&own)
@@ -114,7 +116,7 @@ pub fn run(cache: &Cache, seconds: u64, cases: &[String]) -> Result<Vec<String>>
     Ok(lines)
 }
 
-/// The names of the targets: those of their files.
+/// The names of the targets: those of their files, without `.rs`.
 fn targets(dir: &Path) -> Result<Vec<String>> {
     let mut names: Vec<String> = fs::read_dir(dir)
         .on("read", dir)?
@@ -127,7 +129,7 @@ fn targets(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// How many inputs libFuzzer says that it has run.
+/// How many inputs libFuzzer has run, according to its output.
 fn runs(said: &str) -> String {
     said.lines()
         .find_map(|line| line.strip_prefix("stat::number_of_executed_units:"))

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Boots a kernel in QEMU: a command and files in, what it says, files and its exit status out.
+//! Boots a kernel in QEMU. It takes a command and files, and returns the command's output, its files and its exit status.
 //!
-//! What the command says comes over a virtio port of its own, the files in `/out` over a second one as a tar stream: both
-//! need no file system that a kernel may lack (Debian's cloud kernel has no 9p). The first serial line is the kernel's
-//! console and is kept as a log.
+//! The command's output arrives on one virtio port, the files in `/out` on a second one as a tar stream. Neither needs a file system that
+//! a kernel may lack (Debian's cloud kernel has no 9p). The first serial line is the kernel's console and is kept as a log.
 
 use crate::cache::{self, Cache};
 use crate::error::{Error, OnFile, Result};
@@ -44,16 +43,16 @@ const INIT: &str = include_str!("../guest/init.sh");
 const AUXLOAD: &str = include_str!("../guest/auxload.sh");
 const BUSYBOX: &str = "/bin/busybox";
 
-/// The module of ours that a guest loads at boot, before any that is under test.
+/// The auxpmu module that a guest loads at boot, before the modules under test.
 const FOR_TCG: &str = "tcg_int3.ko";
 
-/// The module of ours that `auxload` leaves out: its code is traced.
+/// The auxpmu module that `auxload` does not load: a test loads it to trace its code.
 const TO_TRACE: &str = "traced.ko";
 
 /// How often a guest is booted at most: see [`Outcome::met_old_breakpoint`].
 const BOOTS: u32 = 3;
 
-/// How often a guest is looked after.
+/// The interval at which the state of a guest is checked.
 const PERIOD: Duration = Duration::from_millis(50);
 
 /// A guest to boot.
@@ -78,28 +77,28 @@ pub struct Guest<'a> {
     interrupt_log: Option<PathBuf>,
 }
 
-/// A disk of a guest's, `/dev/vda`.
+/// A disk of a guest: `/dev/vda`.
 #[derive(Debug)]
 pub struct Disk {
-    /// The file that it is in.
+    /// The file with the disk's content.
     pub image: PathBuf,
-    /// What it takes at most, if not as much as comes.
+    /// The limit of the write rate, if there is one.
     pub bytes_per_second: Option<u64>,
-    /// How often what is in its cache can be brought to the medium, before each attempt fails with `EIO`.
+    /// How many flushes of its cache succeed before each further flush fails with `EIO`. `None`: no flush fails.
     pub flushes: Option<u32>,
 }
 
-/// When a guest loses its power: some time after it has first said such a line.
+/// When a guest's power is cut: some time after the command's first line of output for which `line` returns true.
 #[derive(Debug)]
 pub struct PowerCut {
-    /// Whether it is the line.
+    /// Whether this line of the command's output starts the delay.
     pub line: fn(&str) -> bool,
-    /// How long after it.
+    /// The delay between the line and the power cut.
     pub after: Duration,
 }
 
 impl<'a> Guest<'a> {
-    /// A guest with nothing but busybox, and modules to load in this order.
+    /// A guest with only busybox and these modules. `auxload` loads them in this order.
     ///
     /// # Errors
     ///
@@ -159,7 +158,7 @@ impl<'a> Guest<'a> {
         Ok(self)
     }
 
-    /// Adds a program of the build root, or a file of ours, at the place that it has there, with the libraries that it needs.
+    /// Adds a program or another file under its own path, with the libraries that it needs.
     ///
     /// # Errors
     ///
@@ -172,21 +171,21 @@ impl<'a> Guest<'a> {
         Ok(self)
     }
 
-    /// Has the processor say that it is Intel's: perf looks for `intel_pt` nowhere else.
+    /// Sets the processor's vendor to Intel: perf supports `intel_pt` on no other.
     #[must_use]
     pub fn intel(mut self) -> Self {
         self.intel = true;
         self
     }
 
-    /// Has an emulated processor copy memory by words, as that is what costs least there.
+    /// Makes the kernel copy memory by words if the processor is emulated, as this is the fastest way there.
     #[must_use]
     pub fn by_words(mut self) -> Self {
         self.by_words = true;
         self
     }
 
-    /// Gives it a folder of ours by 9p, with the tag `shared`.
+    /// Shares the folder `shared` of the run's folder with the guest, over 9p with the tag `shared`.
     #[must_use]
     pub fn shared(mut self) -> Self {
         self.shared = true;
@@ -215,7 +214,7 @@ impl<'a> Guest<'a> {
         self
     }
 
-    /// Has it emulated, with a clock that counts instructions.
+    /// Emulates one processor, with a clock that counts instructions.
     #[must_use]
     pub fn counting(mut self) -> Self {
         self.counting = Some(Counting {
@@ -225,8 +224,8 @@ impl<'a> Guest<'a> {
         self
     }
 
-    /// Has it emulated, with so many processors, and with a plugin of QEMU's that looks on: its file, and its options. One processor has
-    /// a clock that counts instructions.
+    /// Emulates this number of processors, and observes them with a QEMU plugin. `plugin` is its file and its options. A single processor
+    /// has a clock that counts instructions.
     #[must_use]
     pub fn observed(mut self, processors: u32, plugin: &str) -> Self {
         self.counting = Some(Counting {
@@ -236,7 +235,7 @@ impl<'a> Guest<'a> {
         self.append("nokaslr")
     }
 
-    /// Gives it so many processors, and memory for them.
+    /// Sets the number of processors, and adds memory for them.
     #[must_use]
     pub fn processors(mut self, processors: u32) -> Self {
         self.processors = processors;
@@ -244,68 +243,68 @@ impl<'a> Guest<'a> {
         self
     }
 
-    /// Gives it a disk.
+    /// Adds a disk.
     #[must_use]
     pub fn disk(mut self, disk: Disk) -> Self {
         self.disk = Some(disk);
         self
     }
 
-    /// Takes its power away.
+    /// Cuts the guest's power as `cut` describes.
     #[must_use]
     pub fn power_cut(mut self, cut: PowerCut) -> Self {
         self.power_cut = Some(cut);
         self
     }
 
-    /// Has it boot again when it is rebooted, with the memory that it had. Other guests end then.
+    /// Lets the guest reboot, with the content of its memory kept. Other guests end at a reboot.
     #[must_use]
     pub fn reboots(mut self) -> Self {
         self.reboots = true;
         self
     }
 
-    /// Has the trace unit log each instruction that it traces: into `PREFIX.cpuN.log`.
+    /// Makes the trace unit log each instruction that it traces, into `PREFIX.cpuN.log`.
     #[must_use]
     pub fn logged(mut self, prefix: &Path) -> Self {
         self.trace_log = Some(prefix.to_owned());
         self
     }
 
-    /// Has QEMU log each interrupt and exception into this file.
+    /// Makes QEMU log each interrupt and exception into this file.
     #[must_use]
     pub fn interrupts_logged(mut self, file: &Path) -> Self {
         self.interrupt_log = Some(file.to_owned());
         self
     }
 
-    /// Which devices it has.
+    /// Sets the guest's devices.
     #[must_use]
     pub fn devices(mut self, devices: Devices) -> Self {
         self.devices = devices;
         self
     }
 
-    /// Gives it so many MiB more than others: half of its memory is for the files in `/out`.
+    /// Adds memory, in MiB. Half of a guest's memory is for the files in `/out`.
     #[must_use]
     pub fn more_memory(mut self, more: u32) -> Self {
         self.memory = self.memory.saturating_add(more);
         self
     }
 
-    /// How long it may run.
+    /// Sets how long the guest may run.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Boots it, runs `command` (shell text) and waits for its end. Logs go to `dir`, the guest's files to `dir/out`; each
-    /// line that the command says is given to `live` as it comes.
+    /// Boots the guest, runs `command` (shell text) and waits until the guest ends. Logs go to `dir`, the guest's files to `dir/out`.
+    /// `live` gets each line of the command's output as it arrives.
     ///
     /// # Errors
     ///
-    /// When the guest cannot be started. What goes wrong in it is in the outcome.
+    /// When the guest cannot be started. Failures inside the guest are part of the outcome.
     pub fn run(
         mut self,
         cache: &Cache,
@@ -362,7 +361,7 @@ impl<'a> Guest<'a> {
         )?;
         qemu.arg("-initrd").arg(&initramfs);
         if self.intel || self.by_words {
-            // Takes the place of the one before.
+            // Overrides the earlier -cpu.
             let model = match self.counting {
                 Some(_) => COUNTED,
                 None => match accel(cache, self.kernel, self.devices)? {
@@ -370,8 +369,8 @@ impl<'a> Guest<'a> {
                     accel => accel.model(),
                 },
             };
-            // perf takes the ratio of two clocks from leaf 0x15, whether the processor has it or not. One of Intel's gives the
-            // last leaf that it has for one that it does not have.
+            // perf reads the ratio of TSC and crystal clock from CPUID leaf 0x15, even if there is no such leaf. A processor of
+            // Intel's then returns the data of its highest leaf. So the highest leaf must be at least 0x15, which is 21.
             let vendor = if self.intel {
                 ",vendor=GenuineIntel,level=21"
             } else {
@@ -380,7 +379,7 @@ impl<'a> Guest<'a> {
             qemu.args(["-cpu", &format!("{model}{vendor}")]);
         }
         if self.reboots {
-            // Takes the place of -no-reboot.
+            // Overrides -no-reboot.
             qemu.args(["-action", "reboot=reset"]);
         }
         if let Some(disk) = &self.disk {
@@ -397,7 +396,7 @@ impl<'a> Guest<'a> {
             }
             qemu.args(["-drive", &drive]);
         }
-        // Not stdio: that port counts as closed when our input ends, and the guest would wait for ever to write to it.
+        // Not stdio: QEMU closes that port when our standard input ends, and the guest would block for ever in writing to it.
         qemu.args([
             "-device",
             "virtio-serial-pci",
@@ -411,7 +410,7 @@ impl<'a> Guest<'a> {
         ]);
         qemu.arg(format!("file,id=out,path={}", tar.display()));
         qemu.args(["-device", "virtserialport,chardev=out,nr=2,name=out"]);
-        // Behind the ports, which init knows by their number.
+        // After the ports above, which init identifies by their number.
         if self.devices == Devices::Pluggable {
             qemu.args(monitor(&socket));
         }
@@ -518,7 +517,7 @@ impl<'a> Guest<'a> {
                 errors.display()
             )));
         }
-        // A stream that was cut unpacks as far as it goes; the status, packed with the rest, is then missing.
+        // tar unpacks an incomplete stream as far as it goes. The exit status is also in the stream, so it is then missing.
         let _ = Command::new("tar")
             .args(["--no-same-owner", "-xf"])
             .arg(&tar)
@@ -560,7 +559,7 @@ fn inner_path(path: &Path) -> String {
     path.to_string_lossy().trim_start_matches('/').to_owned()
 }
 
-/// The libraries that a program is linked with, and what loads them; none for one that is static.
+/// The shared libraries of a program, and the dynamic loader. A static program has none.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let out = Command::new("ldd")
         .arg(program)
@@ -569,7 +568,7 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
             program: "ldd".to_owned(),
             source,
         })?;
-    // As in "libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x7f…)" and "/lib64/ld-linux-x86-64.so.2 (0x7f…)".
+    // ldd prints "libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x7f…)" and "/lib64/ld-linux-x86-64.so.2 (0x7f…)".
     Ok(String::from_utf8_lossy(&out.stdout)
         .split_whitespace()
         .filter(|word| word.starts_with('/') && !word.ends_with(':'))

@@ -25,11 +25,11 @@ const HEAD: u64 = 0x206;
 /// The options of the lean kernel.
 const LEAN_CONFIG: &str = include_str!("../lean.config");
 
-/// What the debug kernel has beyond them.
+/// The options that the debug kernel has in addition to [`LEAN_CONFIG`].
 const DEBUG_CONFIG: &str = include_str!("../debug.config");
 
-/// What kernels that are built here have beyond Debian's source: patches that are meant for the kernel itself. The debug kernel has
-/// all. The lean one has the first [`LEAN_PATCHES`]: the other defects show only when an allocation fails, or to kmemleak.
+/// Patches for the mainline kernel. The kernels that are built here have them in addition to Debian's source. The debug kernel has all of
+/// them, the lean kernel the first [`LEAN_PATCHES`]. The others fix defects that show only when an allocation fails, or to kmemleak.
 const PATCHES: [&str; 5] = [
     include_str!("../../../Documentation/patches/0001-perf-core-Fill-up-AUX-samples-that-a-PMU-cuts-short.patch"),
     include_str!("../../../Documentation/patches/0002-perf-core-Export-perf_output_copy_aux.patch"),
@@ -38,16 +38,16 @@ const PATCHES: [&str; 5] = [
     include_str!("../../../Documentation/patches/0005-tracing-Free-the-event-files-of-read-only-instances.patch"),
 ];
 
-/// How many of them the lean kernel has.
+/// How many of the [`PATCHES`] the lean kernel has.
 const LEAN_PATCHES: usize = 3;
 
-/// Changed when this file makes something else of the same packages.
+/// Part of the cache key. To be changed when this module makes something different of the same packages.
 const RECIPE: &str = "1";
 
 /// The compiler that Debian builds its kernels with, under the name that is in the kernel's configuration.
 const STOCK_TOOLS: [&str; 2] = ["CC=x86_64-linux-gnu-gcc-14", "HOSTCC=gcc-14"];
 
-/// Of the source, what is never built here: two thirds of it.
+/// The files of the kernel source that are not unpacked, as no kernel here needs them. They are most of the source.
 const NOT_UNPACKED: &[&str] = &[
     "*/arch/alpha/*.[chS]",
     "*/arch/arc/*.[chS]",
@@ -84,7 +84,7 @@ const NOT_UNPACKED: &[&str] = &[
     "*/drivers/staging/*.[ch]",
 ];
 
-/// Of the kernel's own tests, those that are run here, and what they include.
+/// The kernel's selftests that are run here, and the headers that they include.
 const SELFTESTS: &[&str] = &[
     "*/tools/testing/selftests/kselftest.h",
     "*/tools/testing/selftests/kselftest_harness.h",
@@ -96,11 +96,11 @@ const SELFTESTS: &[&str] = &[
 /// Modules of the stock kernel that guests need, besides what is built in.
 const GUEST_MODULES: [&str; 1] = ["overlay"];
 
-/// Debian's release with kernel 6.1, and how the names of its packages begin.
+/// The Debian release with kernel 6.1, and the prefix of the names of its kernel packages.
 const OLD_SUITE: &str = "bookworm";
 const OLD: &str = "linux-image-6.1.";
 
-/// Modules that guests need there, in the order in which they are loaded.
+/// Modules that guests with kernel 6.1 need, in the order in which they are loaded.
 const OLD_MODULES: [&str; 6] = [
     "drivers/virtio/virtio.ko",
     "drivers/virtio/virtio_ring.ko",
@@ -110,27 +110,27 @@ const OLD_MODULES: [&str; 6] = [
     "drivers/char/virtio_console.ko",
 ];
 
-/// Which kernel.
+/// The kernels that can be prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// Debian's image, unmodified.
     Stock,
     /// Built with LLVM, small, with KUnit and cheap debugging options.
     Lean,
-    /// The lean one with lockdep, KASAN and whatever else looks for faults, at any price.
+    /// The lean kernel with lockdep, KASAN and the kernel's other checkers, however slow they are.
     Debug,
     /// Debian's image with `PREEMPT_RT`, unmodified: ordinary spin locks sleep there.
     Rt,
 }
 
 impl Kind {
-    /// Those that suites run on if none is asked for.
+    /// The kernels that suites run on by default.
     pub const USUAL: [Self; 2] = [Self::Stock, Self::Lean];
 
-    /// All that there are.
+    /// All kernels.
     pub const ALL: [Self; 4] = [Self::Stock, Self::Lean, Self::Debug, Self::Rt];
 
-    /// Whether Debian has built it.
+    /// Whether Debian has built the image.
     #[must_use]
     pub fn debians(self) -> bool {
         match self {
@@ -139,7 +139,7 @@ impl Kind {
         }
     }
 
-    /// How the names of its packages end.
+    /// The suffix of the names of its packages.
     fn flavour(self) -> &'static str {
         match self {
             Self::Rt => RT_FLAVOUR,
@@ -147,7 +147,7 @@ impl Kind {
         }
     }
 
-    /// The patches of one that is built from source.
+    /// The patches that are applied to the source; none for Debian's images.
     fn patches(self) -> &'static [&'static str] {
         match self {
             Self::Stock | Self::Rt => &[],
@@ -156,7 +156,7 @@ impl Kind {
         }
     }
 
-    /// The options of one that is built from source.
+    /// The configuration options to set; none for Debian's images.
     fn options(self) -> String {
         match self {
             Self::Stock | Self::Rt => String::new(),
@@ -192,18 +192,18 @@ impl std::str::FromStr for Kind {
 /// A kernel that is ready to boot and to build modules against.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// Which one.
+    /// Which kernel it is.
     pub kind: Kind,
-    /// Its place in the cache, whose name changes when anything about the kernel does.
+    /// Its folder in the cache. The folder's name changes when anything about the kernel changes.
     pub dir: PathBuf,
-    /// The Debian kernel that it is, or is made from.
+    /// The release of Debian's kernel that it is, or is made from.
     pub release: Release,
-    /// The image to boot, if it is the user's.
+    /// The image to boot, if it is not `vmlinuz` in `dir`: the user's own, or that of kernel 6.1.
     given: Option<PathBuf>,
 }
 
 impl Kernel {
-    /// One of the user's, of which there is nothing but the image.
+    /// A kernel of the user's. Only its image is known.
     ///
     /// # Errors
     ///
@@ -236,7 +236,7 @@ impl Kernel {
         })
     }
 
-    /// Debian's kernel 6.1, unmodified. Modules of ours need a later one.
+    /// Debian's kernel 6.1, unmodified. The auxpmu modules need a later kernel.
     ///
     /// # Errors
     ///
@@ -260,7 +260,7 @@ impl Kernel {
         })
     }
 
-    /// The folder of the kernel's own tests, as its source package has them: those that are run here.
+    /// The folder with the kernel's selftests that are run here, from the kernel's source package.
     ///
     /// # Errors
     ///
@@ -281,11 +281,11 @@ impl Kernel {
         Ok(dir.join("tools/testing/selftests"))
     }
 
-    /// Takes it from the cache, or makes it.
+    /// Takes the kernel from the cache, or makes it.
     ///
     /// # Errors
     ///
-    /// When the archive lacks it, or it cannot be built, or does not fit what Debian built.
+    /// When the archive lacks a package, the build fails, or the rebuilt metadata does not match Debian's build.
     pub fn prepare(cache: &Cache, kind: Kind) -> Result<Self> {
         let release = resolve(cache)?.of_flavour(kind.flavour());
         let mut parts = vec![RECIPE, cache.root_hash(), &release.version, &release.abi];
@@ -319,7 +319,7 @@ impl Kernel {
         })
     }
 
-    /// What `make -C` takes: the folder that modules are built against.
+    /// The folder that modules are built against, for `make -C`.
     #[must_use]
     pub fn build_dir(&self) -> PathBuf {
         self.dir.join("build")
@@ -334,13 +334,13 @@ impl Kernel {
         }
     }
 
-    /// What every `make` for this kernel must be told.
+    /// The arguments that every `make` for this kernel needs.
     #[must_use]
     pub fn make_args(&self) -> Vec<String> {
         make_args(self.kind, &self.release)
     }
 
-    /// Modules that a guest loads before ours, in order.
+    /// The kernel's modules that a guest loads before those of auxpmu, in order.
     ///
     /// # Errors
     ///
@@ -364,11 +364,11 @@ fn make_args(kind: Kind, release: &Release) -> Vec<String> {
         args.push(format!("KERNELRELEASE={}", release.abi));
         return args;
     }
-    // The kernel runs no x32 programs where llvm-objcopy would have to convert its vDSO.
+    // GNU's objcopy: with llvm-objcopy, which cannot convert the x32 vDSO, Kconfig does not offer CONFIG_X86_X32_ABI.
     vec!["LLVM=1".to_owned(), "OBJCOPY=objcopy".to_owned()]
 }
 
-/// Which release this cache uses: asked of the archive once, so that a warm cache needs no network.
+/// The release that this cache uses. The archive is asked only once, so that a warm cache needs no network.
 fn resolve(cache: &Cache) -> Result<Release> {
     let wanted = std::env::var("KVER").ok().filter(|v| !v.is_empty());
     let name = format!("kver-{}", wanted.as_deref().unwrap_or("newest"));
@@ -441,7 +441,7 @@ fn ask(cache: &Cache, wanted: Option<&str>) -> Result<Release> {
     choose(&madison, wanted).map_err(Error::Other)
 }
 
-/// The suite that kernels come from. Package lists belong to their mirror.
+/// The suite that kernels come from. Each mirror has its own folder, as package lists belong to a mirror.
 fn archive(cache: &Cache) -> Result<Archive> {
     let dir = format!("apt-{}", hash([mirror()?.as_str()]));
     Archive::new(cache.dir().join(dir), "trixie-backports")

@@ -2,12 +2,12 @@
 
 //! Kernels, guests and test runs for auxpmu, inside the build root that `root.sh` makes.
 //!
-//! - [`kernel`] prepares kernels: Debian's own, unmodified, and others built from its source.
-//! - [`modules`] builds the modules against them, [`tools`] the programs that go into guests.
-//! - [`guest`] boots one in QEMU: a command and files in, files and an exit status out. [`plugin`] builds what QEMU loads.
-//! - [`suites`] are the layers of tests, a module each; [`bench`] is what is measured; [`verify`] runs all of both.
-//! - [`results`] is what they come to: cases in KTAP, figures, documents made of them.
-//! - [`demo`], [`trace`] and [`fuzz`] are commands of their own.
+//! - [`kernel`] prepares kernels: Debian's unmodified images, and kernels that are built from Debian's source.
+//! - [`modules`] builds the auxpmu modules for these kernels. [`tools`] builds the programs that guests run.
+//! - [`guest`] boots a kernel in QEMU. It takes a command and files, and returns files and an exit status. [`plugin`] builds QEMU plugins.
+//! - [`suites`] holds the test suites, one module each. [`bench`] holds the measurements. [`verify`] runs all of both.
+//! - [`results`] reads their results: cases in KTAP and figures. It also writes the documents that are made of them.
+//! - [`demo`], [`trace`] and [`fuzz`] implement one command each.
 
 #![deny(missing_docs)]
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `auxvm`: what the Makefile calls, inside the build root.
+//! `auxvm`: the program that the Makefile runs inside the build root.
 
 use anyhow::{bail, Result};
 use clap::{Parser, Subcommand};
@@ -201,7 +201,7 @@ fn main() -> ExitCode {
     match run(Args::parse()) {
         Ok(code) => code,
         Err(error) => {
-            // Not {:#}: our errors name their cause themselves.
+            // Not `{:#}`: the message of an error already contains its cause.
             eprintln!("error: {error}");
             ExitCode::FAILURE
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Builds our kernel modules, out of tree, with the kernel's own build system.
+//! Builds the auxpmu kernel modules, out of tree, with the kernel's own build system.
 
 use crate::cache::{self, Cache};
 use crate::error::{Error, OnFile, Result};
@@ -16,20 +16,20 @@ use std::process::Command;
 pub enum Mode {
     /// As `make` builds by default.
     Plain,
-    /// With clippy and the kernel's extra warnings, into a folder of its own: flags that change mean a rebuild.
+    /// With clippy and the kernel's extra warnings. It has its own output folder, as other flags cause a rebuild.
     Strict,
-    /// With a defect, of this name, in `pattern`.
+    /// With the defect of this name in the `pattern` driver.
     Broken(&'static str),
 }
 
-/// Modules that were built.
+/// The result of a build of the modules.
 #[derive(Debug)]
 pub struct Built {
     /// The modules, in the order in which they are to be loaded.
     pub files: Vec<PathBuf>,
-    /// Those that hold nothing but KUnit suites, to be loaded last.
+    /// The modules that hold only KUnit suites, to be loaded after `files`.
     pub tests: Vec<PathBuf>,
-    /// What the compiler warned of.
+    /// The compiler's warnings.
     pub warnings: Vec<String>,
     /// The build's log.
     pub log: PathBuf,
@@ -49,7 +49,7 @@ pub fn build(cache: &Cache, kernel: &Kernel, mode: Mode) -> Result<Built> {
         .map(|n| n.to_string_lossy().into_owned())
         .unwrap_or_default();
     let lock = Cache::new(&parent, cache.checkout(), "").lock(&name)?;
-    // Objects that were built against another kernel must not be taken for up to date.
+    // make would take objects that were built against another kernel for up to date.
     let stamp = dir.join(".kernel");
     let made_for = fs::read_to_string(&stamp).unwrap_or_default();
     let kernel_dir = kernel.dir.display().to_string();
@@ -98,7 +98,7 @@ pub fn build(cache: &Cache, kernel: &Kernel, mode: Mode) -> Result<Built> {
     })
 }
 
-/// `make` in the kernel's folder for our checkout; the caller adds what it wants.
+/// The command that runs `make` in the kernel's build folder for the checkout. The caller adds the targets.
 #[must_use]
 pub fn command(cache: &Cache, kernel: &Kernel) -> Command {
     let jobs = std::thread::available_parallelism().map_or(2, usize::from);
@@ -107,18 +107,18 @@ pub fn command(cache: &Cache, kernel: &Kernel) -> Command {
         .arg(kernel.build_dir())
         .arg(format!("M={}", cache.checkout().display()));
     make.args(kernel.make_args()).arg(format!("-j{jobs}"));
-    // The driver that the check of panics must name.
+    // The driver with panics in it, which the check for panics must find.
     make.arg("CONFIG_RUST_PERF_PANICS=y");
-    // What guests load for the sake of their emulator.
+    // The modules for guests only: `tcg_int3`, `traced` and `hostile`.
     make.arg("CONFIG_AUXPMU_GUEST=y");
-    // Kernels that have KUnit get the drivers' tests, too.
+    // The kernels that are built here have KUnit, so the drivers' tests are built for them, too.
     if !kernel.kind.debians() {
         make.arg("CONFIG_RUST_PERF_TESTING=y");
     }
     make
 }
 
-/// The objects that compilers have made of our code, without those that make adds for the module loader.
+/// The object files that the compilers have made of the checkout's code, without the `.mod.o` files of the module loader.
 ///
 /// # Errors
 ///
@@ -147,7 +147,7 @@ fn find_objects(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Writes `rust-project.json` for editors, into the checkout, and gives its place.
+/// Writes `rust-project.json` for editors into the checkout, and returns its path.
 ///
 /// # Errors
 ///
@@ -173,7 +173,8 @@ pub fn rust_analyzer(cache: &Cache, kernel: &Kernel) -> Result<PathBuf> {
     Ok(project)
 }
 
-/// The crates that modules link, and their roots. None uses another; the framework uses `auxcore` only, and `stepping` uses `interpreter`.
+/// The library crates that modules link, each with its root file. No library uses another. The framework uses only `auxcore`;
+/// `stepping` uses only `interpreter`.
 const LIBRARIES: [(&str, &str); 4] = [
     ("auxcore", "rust/auxcore/auxcore.rs"),
     ("intel_pt", "rust/intel_pt/intel_pt.rs"),
@@ -181,11 +182,12 @@ const LIBRARIES: [(&str, &str); 4] = [
     ("pattern_codec", "samples/pattern/codec/pattern_codec.rs"),
 ];
 
-/// What the kernel's generator cannot know: that crates of the modules use each other, and where the generated bindings are.
+/// Adds to `rust-project.json` what the kernel's generator does not know: the dependencies between the crates of the modules, and the
+/// folders of the generated bindings.
 ///
 /// # Errors
 ///
-/// When it is no such file, or lacks a crate of the framework.
+/// When `text` is no such file, or lacks a crate of the framework.
 fn complete_project(text: &str, checkout: &Path, built: &Path) -> Result<String, String> {
     let mut project: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
     let crates = project
@@ -194,7 +196,7 @@ fn complete_project(text: &str, checkout: &Path, built: &Path) -> Result<String,
         .ok_or("it has no crates")?;
     let place = |root: &str| {
         let path = Path::new(root);
-        // Relative to the folder of the modules' source, which is the checkout.
+        // The path is relative to the folder of the modules' source, which is the checkout.
         checkout.join(path.strip_prefix("./").unwrap_or(path))
     };
     let root_of = |c: &Value| c.get("root_module").and_then(Value::as_str).map(place);
@@ -210,7 +212,7 @@ fn complete_project(text: &str, checkout: &Path, built: &Path) -> Result<String,
     for (name, root) in LIBRARIES {
         libraries.push((index(crates, root)?, name));
     }
-    // There is none but on x86.
+    // `stepping` exists only on x86.
     let stepping = index(crates, "rust/stepping/stepping.rs").ok();
     libraries.extend(stepping.map(|i| (i, "stepping")));
     for (i, c) in crates.iter_mut().enumerate() {
@@ -245,37 +247,37 @@ fn complete_project(text: &str, checkout: &Path, built: &Path) -> Result<String,
     serde_json::to_string_pretty(&project).map_err(|e| e.to_string())
 }
 
-/// Where the modules of a kernel are built.
+/// The folder in which the modules of a kernel are built.
 #[must_use]
 pub fn output_dir(cache: &Cache, kernel: &Kernel, mode: Mode) -> PathBuf {
     let name = match mode {
         Mode::Plain => kernel.kind.to_string(),
         Mode::Strict => format!("{}-strict", kernel.kind),
-        // One for all defects: they differ in one module.
+        // One folder for all defects: their builds differ in one module only.
         Mode::Broken(_) => format!("{}-broken", kernel.kind),
     };
     cache.build().join("modules").join(name)
 }
 
-/// The module that a line of `modules.order` names, by its object file, relative to the output folder.
+/// The path of a module. `line` is from `modules.order`: the module's object file, relative to the output folder `dir`.
 fn module_path(dir: &Path, line: &str) -> PathBuf {
     dir.join(line.trim()).with_extension("ko")
 }
 
-/// Whether a module has nothing but tests, so that only `make kunit` loads it.
+/// Whether a module contains only tests, so that only `make kunit` loads it.
 fn is_test(path: &Path) -> bool {
     path.file_stem()
         .and_then(|stem| stem.to_str())
         .is_some_and(|stem| stem.ends_with("_doctests"))
 }
 
-/// Whether a module is there to be looked at, so that it must never be loaded.
+/// Whether a module is built only to be inspected, and must never be loaded.
 fn is_only_built(path: &Path) -> bool {
     path.file_stem()
         .is_some_and(|stem| stem == "hostile_panics")
 }
 
-/// The lines that warn, without the kernel's own about what an out-of-tree build lacks.
+/// The warnings in a build log, without the harmless ones that the kernel's build system prints for each out-of-tree build.
 #[must_use]
 pub fn warnings(log: &str) -> Vec<String> {
     const HARMLESS: [&str; 2] = [

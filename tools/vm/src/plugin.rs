@@ -8,7 +8,7 @@ use crate::step::Log;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Builds the plugin that a package is; its file.
+/// Builds the QEMU plugin of a cargo package. Returns the path of the shared library.
 ///
 /// # Errors
 ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What runs come to: cases in KTAP, figures, and the documents that are made of them.
+//! The results of runs: cases in KTAP, figures, and the documents that are made of them.
 
 pub mod comparison;
 pub mod coverage;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Runs commands: everything they say goes to a log, the user sees one line with the time it takes.
+//! Runs commands. Their output goes to a log. The user sees one line with the elapsed time.
 
 use crate::error::{Error, OnFile, Result};
 use std::fs::File;
@@ -12,16 +12,16 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What has ended, and how long it took.
+/// The steps that have ended since the last call of [`ended`], each with its duration.
 static ENDED: Mutex<Vec<(String, Duration)>> = Mutex::new(Vec::new());
 
-/// What has ended since the last call, and how long it took, in the order in which it ended.
+/// Takes the steps that have ended since the last call, each with its duration, in the order in which they ended.
 #[must_use]
 pub fn ended() -> Vec<(String, Duration)> {
     std::mem::take(&mut ENDED.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// A line on the terminal that counts the seconds while something long runs.
+/// A progress line that counts the seconds while a long step runs.
 pub struct Progress {
     what: String,
     start: Instant,
@@ -30,7 +30,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Says that `what` begins. On a terminal the time is counted in place, else a line every half minute says it.
+    /// Prints that the step `what` begins. A terminal shows the elapsed time in place; elsewhere a new line is printed every 30 seconds.
     #[must_use]
     pub fn begin(what: &str) -> Self {
         let start = Instant::now();
@@ -60,7 +60,7 @@ impl Progress {
         }
     }
 
-    /// Says that it ended.
+    /// Prints that the step has ended, and its outcome.
     pub fn end(mut self, outcome: &str) {
         self.halt();
         let clear = if std::io::stderr().is_terminal() {
@@ -91,14 +91,14 @@ impl Drop for Progress {
     }
 }
 
-/// Commands that share a log.
+/// A log that commands share.
 #[derive(Clone, Debug)]
 pub struct Log {
     path: PathBuf,
 }
 
 impl Log {
-    /// Begins an empty log; the folder is made.
+    /// Creates an empty log, and its folder.
     ///
     /// # Errors
     ///
@@ -113,13 +113,13 @@ impl Log {
         })
     }
 
-    /// Where it is.
+    /// The path of the log.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// All that it holds.
+    /// The text of the log, or an empty string if the file cannot be read.
     #[must_use]
     pub fn text(&self) -> String {
         std::fs::read(&self.path)
@@ -127,7 +127,7 @@ impl Log {
             .unwrap_or_default()
     }
 
-    /// Runs a command to its end, whatever that is.
+    /// Runs a command and returns its exit status, whether it has succeeded or failed.
     ///
     /// # Errors
     ///
@@ -151,11 +151,11 @@ impl Log {
             })
     }
 
-    /// Runs a command that must end well.
+    /// Runs a command that must succeed.
     ///
     /// # Errors
     ///
-    /// With the cause and the remedy, as far as the log tells.
+    /// When the command fails. The error names the cause and the remedy, as far as the log shows them.
     pub fn run(&self, what: &str, command: &mut Command) -> Result<()> {
         if self.status(command)?.success() {
             return Ok(());
@@ -167,7 +167,7 @@ impl Log {
         })
     }
 
-    /// Runs a command that must end well, and gives what it wrote to its standard output.
+    /// Runs a command that must succeed, and returns its standard output.
     ///
     /// # Errors
     ///
@@ -199,7 +199,7 @@ impl Log {
     }
 }
 
-/// The cause and the remedy in one clause, from what a failed command said.
+/// The cause and the remedy in one clause, from the log of a failed command.
 #[must_use]
 pub fn explain(log: &str) -> String {
     const KNOWN: &[(&[&str], &str)] = &[
@@ -223,7 +223,7 @@ pub fn explain(log: &str) -> String {
             return (*why).to_owned();
         }
     }
-    // What make says at its end only repeats that something failed.
+    // make's last lines only repeat that something has failed.
     let lines = || {
         log.lines()
             .rev()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The layers of tests, from fast to slow, and the run that joins them.
+//! The test suites, from fast to slow, and the run of several suites.
 
 use crate::cache::Cache;
 use crate::error::{OnFile, Result};
@@ -37,14 +37,14 @@ pub mod readers;
 pub mod selftests;
 pub mod template;
 
-/// A layer of tests.
+/// A test suite: one layer of the tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suite {
     /// Formatting, lints, the tests of the tools, rules of the tree.
     Host,
     /// The barriers of the ring, under the kernel's memory model.
     Litmus,
-    /// The modules build without a warning, and against a wrong kernel they say why not.
+    /// The modules build without a warning. A build against a wrong kernel is refused with the reason.
     Kbuild,
     /// The KUnit suites of the modules, in the lean kernel.
     Kunit,
@@ -52,30 +52,30 @@ pub enum Suite {
     E2e,
     /// Each sink of `pattern` in each mode, with rings of each size, under readers of each kind.
     Matrix,
-    /// The recorder beside stock perf.
+    /// The recorder compared with stock perf.
     Beside,
-    /// Recordings onto a disk that is slow, or whose machine loses its power.
+    /// Recordings to a disk that is slow or fails, or whose machine loses its power.
     Disk,
-    /// Recorder and `tracering` on an older kernel of Debian's.
+    /// Recorder and `tracering` on an older Debian kernel.
     Old,
     /// The kernel's own tests of tracefs and perf.
     Selftests,
-    /// Decoders show of `soft_pt`'s trace what programs executed.
+    /// Decoders find in `soft_pt`'s trace the instructions that programs have executed.
     Exact,
-    /// Rows of the matrix find the defects of a driver that is broken on purpose.
+    /// Rows of the matrix find the deliberate defects of a driver.
     Break,
-    /// `conform` on our units, and on a driver in C with and without defects.
+    /// `conform` on our units, and on a C driver with and without defects.
     Conform,
-    /// The tools for 64-bit Arm, emulated.
+    /// The tools for 64-bit Arm, under an emulator.
     Aarch64,
-    /// The recorder beside stock perf, on machines that are described.
+    /// The recorder compared with stock perf on machines that exist only as descriptions.
     Golden,
-    /// Viewers show of exports what programs executed.
+    /// Trace viewers show in exported files what programs have executed.
     Viewers,
 }
 
 impl Suite {
-    /// All, fast first.
+    /// All suites, the fast ones first.
     pub const ALL: [Self; 16] = [
         Self::Host,
         Self::Litmus,
@@ -95,7 +95,7 @@ impl Suite {
         Self::Viewers,
     ];
 
-    /// Those of `make test`: without those that build for another processor, or need a build root of their own.
+    /// The suites of `make test`: all but those that build for another processor, or need another build root.
     #[must_use]
     pub fn usual() -> Vec<Self> {
         let usual = |suite: &Self| !matches!(suite, Self::Aarch64 | Self::Viewers);
@@ -143,21 +143,21 @@ impl std::str::FromStr for Suite {
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The layers, in order.
+    /// The suites, in order.
     pub suites: Vec<Suite>,
-    /// The kernels of the layers that have a choice.
+    /// The kernels for the suites that can run on several.
     pub kernels: Vec<Kind>,
-    /// The only end-to-end cases to run; empty: all.
+    /// The cases to run. Empty: all.
     pub cases: Vec<String>,
     /// Whether virtme-ng runs the end-to-end guests.
     pub vng: bool,
 }
 
-/// Runs the plan; writes `build/test/all.ktap`, prints what failed and the sums.
+/// Runs the plan. Writes `build/test/all.ktap`, and prints the failures and the sums.
 ///
 /// # Errors
 ///
-/// Only when the results cannot be written: whatever else goes wrong is a failing case.
+/// Only when the results cannot be written. Any other error is a failing case.
 pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
     let dir = cache.build().join("test");
     fs::create_dir_all(&dir).on("make", &dir)?;
@@ -167,10 +167,10 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
         cache,
         made: Vec::new(),
     };
-    // Beside others a layer runs a part of its cases.
+    // If there are several suites, some of them run only a part of their cases.
     let few = plan.suites.len() > 1;
     for suite in &plan.suites {
-        // Beside other layers, names of cases are those of `e2e`.
+        // If there are several suites, the names of cases are those of `e2e`.
         if matches!(
             suite,
             Suite::Matrix
@@ -220,7 +220,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
             Suite::Aarch64 => aarch64::run(cache, &dir),
             Suite::Golden => golden::run(cache, &dir, &plan.cases, few),
         };
-        // What keeps a suite from running at all is a failing case of it.
+        // An error that keeps a suite from running is a failing case of that suite.
         let case = case.unwrap_or_else(|e| {
             Case::suite(
                 &suite.to_string(),
@@ -246,7 +246,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
     Ok(total.counts())
 }
 
-/// One kernel will do, the usual one unless another is asked for: emulated, it takes minutes.
+/// The kernel of a suite that runs on one kernel only: the requested one, or `usual`. Under emulation, each kernel takes minutes.
 fn chosen(plan: &Plan, usual: Kind) -> Kind {
     match plan.kernels[..] {
         [kind] => kind,
@@ -254,7 +254,7 @@ fn chosen(plan: &Plan, usual: Kind) -> Kind {
     }
 }
 
-/// Stock kernels have no KUnit, so it is the lean one unless only the debug one is asked for.
+/// The kernel for KUnit: the lean one, or the debug one if only that is requested. Debian's kernels have no KUnit.
 fn kunit_kernel(plan: &Plan) -> Kind {
     match plan.kernels[..] {
         [Kind::Debug] => Kind::Debug,
@@ -262,7 +262,7 @@ fn kunit_kernel(plan: &Plan) -> Kind {
     }
 }
 
-/// By itself it runs all programs, or those asked for; beside other layers a few that are different.
+/// The programs of the suite `exact`. If it is the only suite, it runs the requested ones or all. Otherwise it runs a few different ones.
 fn exact_programs(plan: &Plan) -> Vec<String> {
     match plan.suites[..] {
         [_] => plan.cases.clone(),
@@ -270,10 +270,10 @@ fn exact_programs(plan: &Plan) -> Vec<String> {
     }
 }
 
-/// How long a suite took, and its steps.
+/// The name of a suite, its duration, and its steps with their durations.
 type Times = (String, Duration, Vec<(String, Duration)>);
 
-/// What took the time: the suites, the longest first, each with its longest steps.
+/// The durations as lines: the suites, the longest first, each with its longest steps.
 fn longest(mut times: Vec<Times>) -> Vec<String> {
     times.sort_by_key(|(_, time, _)| Reverse(*time));
     let mut lines = vec!["What took the time:".to_owned()];
@@ -312,7 +312,7 @@ fn print_failures(total: &Case) {
     });
 }
 
-/// The kernels that were prepared in this run: each once.
+/// The kernels that this run has prepared, each once.
 struct Kernels<'a> {
     cache: &'a Cache,
     made: Vec<Kernel>,
@@ -329,7 +329,7 @@ impl Kernels<'_> {
     }
 }
 
-/// Runs one command as a case; what it said is the case's log if it fails.
+/// Runs one command as a case. If it fails, its output is the case's log.
 fn check(dir: &Path, name: &str, command: &mut Command) -> Result<Case> {
     let progress = Progress::begin(name);
     let log = Log::create(&dir.join(format!("{}.log", name.replace(' ', "-"))))?;
@@ -342,7 +342,7 @@ fn check(dir: &Path, name: &str, command: &mut Command) -> Result<Case> {
     Ok(Case::fail(name, &format!("see {}", log.path().display())).with_log(lines))
 }
 
-/// The model is part of the kernel's source, of which one version serves for all kernels.
+/// Runs the litmus tests. The memory model is part of the kernel's source, which is the same for all kernels.
 fn litmus(cache: &Cache, kernels: &mut Kernels<'_>, plan: &Plan) -> Result<Case> {
     let kernel = kernels.get(plan.kernels.first().copied().unwrap_or(Kind::Stock))?;
     let model = kernel.build_dir().join("source/tools/memory-model");
@@ -363,10 +363,10 @@ fn kunit(cache: &Cache, dir: &Path, kernels: &mut Kernels<'_>, plan: &Plan) -> R
     Ok(suite)
 }
 
-/// Time allowed for all suites of the modules.
+/// Time allowed for all KUnit suites of the modules.
 const KUNIT_TIME: Duration = Duration::from_secs(120);
 
-/// What takes so long at most on an ordinary kernel takes longer on one that looks at each access of memory.
+/// The time limit on this kernel. `time` is the limit on an ordinary kernel. The debug kernel checks each memory access, so it is slower.
 pub(crate) fn patience(kernel: &Kernel, time: Duration) -> Duration {
     match kernel.kind {
         Kind::Stock | Kind::Lean | Kind::Rt => time,

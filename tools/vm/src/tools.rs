@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Builds the programs that go into guests and onto other machines: static, as a guest has no libraries.
+//! Builds the programs for guests and for other machines. They are linked statically, as a guest has no libraries.
 
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
@@ -14,10 +14,10 @@ use aarch64::Aarch64;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Keeps the C library in the program. Cargo does not apply it to build scripts and procedural macros if `--target` is given.
+/// Links the C library statically. If `--target` is given, cargo does not apply this flag to build scripts and procedural macros.
 pub(crate) const STATIC: &str = "-Ctarget-feature=+crt-static";
 
-/// The packages whose programs guests run, and the programs.
+/// The programs that guests run: the package and the program of each.
 const PROGRAMS: [(&str, &str); 6] = [
     ("auxrec", "auxrec"),
     ("auxview", "auxview"),
@@ -27,7 +27,7 @@ const PROGRAMS: [(&str, &str); 6] = [
     ("tracering", "tracering"),
 ];
 
-/// Those of them that do not need an x86-64 processor.
+/// The [`PROGRAMS`] that do not need an x86-64 processor.
 pub(crate) const PORTABLE: [&str; 4] = ["auxrec", "auxview", "conform", "tracering"];
 
 /// What programs are built for.
@@ -41,7 +41,7 @@ pub enum Arch {
     Aarch64,
 }
 
-/// Builds those that the checkout has; gives the name and place of each.
+/// Builds the programs for guests whose packages the checkout has. Returns the name and path of each.
 ///
 /// # Errors
 ///
@@ -76,7 +76,7 @@ pub fn build(cache: &Cache) -> Result<Vec<(String, PathBuf)>> {
     Ok(built)
 }
 
-/// Builds the [`PORTABLE`] ones for 64-bit Arm; gives the name and place of each.
+/// Builds the [`PORTABLE`] programs for 64-bit Arm. Returns the name and path of each.
 ///
 /// # Errors
 ///
@@ -92,7 +92,7 @@ pub fn build_aarch64(cache: &Cache, machine: &Aarch64) -> Result<Vec<(String, Pa
     Ok(built)
 }
 
-/// Has cargo build these programs of these packages.
+/// Builds programs with cargo. `programs` holds the package and the program of each.
 fn compile(
     cache: &Cache,
     log: &Log,
@@ -127,8 +127,8 @@ fn compile(
 /// The programs that write their own man pages and shell completions.
 pub(crate) const DESCRIBED: [&str; 2] = ["auxrec", "auxview"];
 
-/// Man pages and shell completions of recorder and reader, made by themselves in `build/tools`; gives the place. `start` makes the
-/// command that runs a program.
+/// Runs the recorder and the reader so that they write their man pages and shell completions to `build/tools`. Returns that folder.
+/// `start` makes the command that runs a program.
 ///
 /// # Errors
 ///

@@ -2,14 +2,14 @@
 
 //! Records a whole guest from outside, from the kernel's first instruction on, for stock perf.
 //!
-//! The trace unit is a plugin of QEMU's, and writes files: the guest has no driver. `auxrec` records in the guest which process runs
-//! when, while the command runs. What comes of both is a folder as `perf record --kcore` makes one:
+//! The trace unit is a QEMU plugin that writes the trace into files; the guest needs no driver. While the command runs, `auxrec` in the
+//! guest records which process runs when. Together they become a folder like that of `perf record --kcore`:
 //!
 //! | file | contents |
 //! |---|---|
 //! | `data` | the trace of each CPU, the changes of the kernel's code, and the guest's records |
 //! | `kcore_dir/kcore` | the kernel's code as it was at the beginning |
-//! | `kcore_dir/kallsyms`, `kcore_dir/modules` | what the guest has of these names in `/proc` |
+//! | `kcore_dir/kallsyms`, `kcore_dir/modules` | the guest's `/proc/kallsyms` and `/proc/modules` |
 
 use crate::cache::{self, Cache};
 use crate::error::{Error, OnFile, Result};
@@ -28,17 +28,17 @@ mod data;
 use code::Code;
 use data::Recording;
 
-/// The recorder in the guest.
+/// The program that records in the guest.
 const RECORDER: &str = "auxrec";
 
 /// How a guest is recorded.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// How many CPUs it has.
+    /// How many CPUs the guest has.
     pub cpus: u32,
-    /// How many instructions of each the plugin logs.
+    /// How many executed instructions of each CPU the plugin logs.
     pub log: Option<u64>,
-    /// Whether it is wanted as a virtual machine of a host, too.
+    /// Whether to make a second recording, which shows the guest as a virtual machine of a host.
     pub vm: bool,
     /// Whether the trace has the time of each branch, by `CYC` packets.
     pub cyc: bool,
@@ -51,17 +51,17 @@ pub struct Recorded {
     pub data: PathBuf,
     /// The recording with the guest as a virtual machine.
     pub vm: Option<PathBuf>,
-    /// What came of the guest.
+    /// The outcome of the guest.
     pub outcome: Outcome,
-    /// Where the plugin's files are: the prefix of their names.
+    /// The prefix of the paths of the plugin's files.
     pub prefix: PathBuf,
 }
 
-/// Boots `guest` and has it run `command`. All files are in `dir`.
+/// Boots `guest`, runs `command` in it, and records both. All files are in `dir`.
 ///
 /// # Errors
 ///
-/// When the guest cannot be started, or has not said what its symbols are.
+/// When the guest cannot be started, a trace is incomplete, or the guest has not stored its kernel's symbols.
 pub fn record(
     cache: &Cache,
     dir: &Path,
@@ -107,7 +107,7 @@ pub fn record(
     })
 }
 
-/// What the guest does: the command, while it is recorded who runs where, if that can be; and then it says what its symbols are.
+/// The guest's script. It runs the command, while `auxrec` records the sideband if it can, and then stores the kernel's symbols.
 const INSIDE: &str = "\
 echo 0 >/proc/sys/kernel/kptr_restrict
 run='/bin/traced; echo $? >/tmp/status'
@@ -147,7 +147,7 @@ fn assemble(
     )?;
     let last = dir.join("guest.data");
     if plan.vm {
-        // perf knows no changes of a virtual machine's code: it gets the last one.
+        // perf does not support code changes of a virtual machine, so the file has the code as it is at the end.
         let kcore = last.join("kcore_dir");
         fs::create_dir_all(&kcore).on("make", &kcore)?;
         for name in ["kallsyms", "modules"] {
@@ -180,7 +180,7 @@ fn assemble(
     Ok((folder, vm))
 }
 
-/// Has perf merge what a host would have recorded with what was recorded in the guest.
+/// Writes the recording that a host would have made, and merges the guest's recording into it with `perf inject`.
 fn as_vm(dir: &Path, recording: &Recording<'_>, guest: &Path, process: u32) -> Result<PathBuf> {
     let (host, merged) = (dir.join("host.data"), dir.join("vm.data"));
     recording.write_host(&host, process)?;
@@ -197,7 +197,8 @@ fn as_vm(dir: &Path, recording: &Recording<'_>, guest: &Path, process: u32) -> R
     Ok(merged)
 }
 
-/// Draws the first call of a function in a recording with cycles; what it has drawn.
+/// Draws the first call of a function that returns without a context switch. The recording needs `CYC` packets. Returns a description of
+/// the picture.
 ///
 /// # Errors
 ///
@@ -206,7 +207,7 @@ pub fn draw(recorded: &Recorded, function: &str, to: &Path) -> Result<String> {
     chart::draw(&recorded.data, function, to)
 }
 
-/// Why the plugin could not write its files, by what QEMU says.
+/// Why the plugin could not write its files, according to QEMU's output.
 fn unwritten(said: &str) -> Option<&str> {
     said.lines().find_map(|line| {
         let why = line.strip_prefix("traceunit: ")?;
@@ -217,7 +218,7 @@ fn unwritten(said: &str) -> Option<&str> {
     })
 }
 
-/// Where the kernel's text begins and ends.
+/// The addresses of `_text` and `_end`, between which the kernel's text is.
 fn bounds(kallsyms: &str) -> Option<(u64, u64)> {
     let address = |name: &str| {
         kallsyms.lines().find_map(|line| {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A campaign: all suites on all kernels, the fuzzers and the benchmarks, part by part, and a page about what came out.
+//! A campaign: all suites on all kernels, the fuzzers and the benchmarks, part by part, and a page about the results.
 //!
-//! Each part is a run of this program of its own. What it came to is kept in `build/verify/NAME` with the state of the tree, so that a
-//! campaign that was interrupted goes on, and one on a changed tree begins anew. A campaign is long, and what it finds is mended
-//! meanwhile. So it can be given the commit that it began with: parts that passed on that commit or a later one count, and the page
-//! names the commit of each part.
+//! Each part is a separate run of this program. Its result is stored in `build/verify/NAME` with the state of the tree. So an interrupted
+//! campaign continues, and a campaign on a changed tree starts anew. A campaign takes long, and the defects that it finds are fixed
+//! meanwhile. So it can be given the commit with which it began. Then parts that passed on that commit or a later one count, and the page
+//! lists the commit of each part.
 
 pub mod mutants;
 mod page;
@@ -35,7 +35,7 @@ const fn part(name: &'static str, args: &'static str) -> Part {
     }
 }
 
-/// All parts, those first that fail soonest.
+/// All parts. Those that fail soonest are first.
 const PARTS: [Part; 39] = [
     part("host", "test --suite host"),
     part("litmus", "test --suite litmus"),
@@ -62,7 +62,7 @@ const PARTS: [Part; 39] = [
     part("debug-matrix", "test --suite matrix --kernel debug"),
     part("debug-e2e", "test --suite e2e --kernel debug"),
     part("debug-conform", "test --suite conform --kernel debug"),
-    // Without cases that trace a whole kernel: checkers do not see a unit outside the guest.
+    // Without the cases that trace a whole kernel: their unit is outside the guest, where the kernel's checkers do not see it.
     part(
         "debug-exact",
         "test --suite exact --kernel debug --case soft_pt",
@@ -102,7 +102,7 @@ const PARTS: [Part; 39] = [
     },
 ];
 
-/// What a part came to.
+/// The result of a part.
 struct Outcome {
     name: String,
     /// The state of the tree that it ran on.
@@ -122,12 +122,12 @@ impl Outcome {
     }
 }
 
-/// Runs the parts of this build root that have not passed on this tree yet, nor on a commit after `since`: those named, or all. Gives
-/// the page, and whether all parts that were asked for have passed.
+/// Runs the parts in `names`, or all. Skips parts that need another build root, and parts that have passed on this tree, on `since` or on a
+/// later commit. Returns the path of the page, and whether all these parts have passed.
 ///
 /// # Errors
 ///
-/// When there is no such part or commit, or what came out cannot be written.
+/// When there is no such part or commit, or a result cannot be written.
 pub fn run(cache: &Cache, names: &[String], since: Option<&str>) -> Result<(PathBuf, bool)> {
     let runner = std::env::var("RUNNER").unwrap_or_default();
     let dir = cache.build().join("verify");
@@ -204,8 +204,8 @@ impl Part {
     }
 }
 
-/// Runs a command, whose output goes on to ours and into a log. Whether it ended well, and the last line that it printed: of its
-/// output if it did, else of its errors, too.
+/// Runs a command. Its standard output goes to ours and into the log, its standard error only into the log. Returns whether it succeeded,
+/// and a last line: that of the output if it succeeded, else that of the log.
 fn logged(mut command: Command, log: &Path) -> Result<(bool, String)> {
     let program = command.get_program().to_string_lossy().into_owned();
     let spawned = |source| Error::Spawn { program, source };
@@ -238,7 +238,7 @@ fn logged(mut command: Command, log: &Path) -> Result<(bool, String)> {
     Ok((status.success(), said.unwrap_or_default().trim().to_owned()))
 }
 
-/// What a part came to on one of these trees, if it ran to its end.
+/// The result of a part, if it has run to its end on one of these trees.
 fn read(folder: &Path, name: &str, trees: &Trees) -> Option<Outcome> {
     let state = fs::read_to_string(folder.join("state.json")).ok()?;
     let state: Value = serde_json::from_str(&state).ok()?;
@@ -257,7 +257,7 @@ fn read(folder: &Path, name: &str, trees: &Trees) -> Option<Outcome> {
     })
 }
 
-/// Writes `Documentation/campaign.md`, if a part ran here on a commit of this branch; gives its place then.
+/// Writes `Documentation/campaign.md` and returns its path, if a part has run here on a commit of this branch.
 ///
 /// # Errors
 ///
@@ -276,7 +276,7 @@ pub fn document(cache: &Cache) -> Result<Option<PathBuf>> {
     Ok(Some(path))
 }
 
-/// Each part, its arguments, and what it came to on one of these trees.
+/// The name and arguments of each part, and its result on one of these trees, if there is one.
 type Outcomes = [(&'static str, &'static str, Option<Outcome>); PARTS.len()];
 
 fn outcomes(dir: &Path, trees: &Trees) -> Outcomes {
@@ -296,11 +296,11 @@ fn write_page(cache: &Cache, dir: &Path, trees: &Trees) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// States of the tree whose outcomes count.
+/// The states of the tree whose results count.
 struct Trees {
-    /// The commit, and what was changed since.
+    /// The current state: the commit, and a hash of the uncommitted changes.
     this: String,
-    /// Commits before it.
+    /// Other commits whose results count.
     earlier: Vec<String>,
 }
 

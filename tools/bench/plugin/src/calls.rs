@@ -17,27 +17,27 @@ pub struct Functions {
     pub inner: u64,
 }
 
-/// Where a CPU is when it is about to execute a block.
+/// The state of a CPU that is about to execute a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// The address of the block.
     pub at: u64,
     /// The stack pointer.
     pub stack: u64,
-    /// The kernel instructions that the CPU has executed before.
+    /// Number of kernel instructions that the CPU has executed before.
     pub instructions: u64,
 }
 
 /// A call that has not returned.
 #[derive(Debug, Clone, Copy)]
 struct Call {
-    /// Where the call has put its return address: the stack pointer is above that when it has returned.
+    /// Address of the return address. When the call has returned, the stack pointer is above it.
     stack: u64,
-    /// The instructions before it.
+    /// Number of instructions before the call.
     before: u64,
     /// How often it has called the inner function.
     inner: u64,
-    /// An interrupt or an exception was taken meanwhile.
+    /// Whether an interrupt or an exception was taken during the call.
     is_interrupted: bool,
 }
 
@@ -53,7 +53,7 @@ struct Window {
     number: u32,
     functions: Functions,
     open: [Option<Call>; CPUS],
-    /// How many calls there were, by their instructions and by how often they called the inner function.
+    /// Number of calls, by their instructions and by how often they called the inner function.
     returned: BTreeMap<(u64, u64), u64>,
     interrupted: u64,
 }
@@ -65,7 +65,7 @@ impl Default for Calls {
 }
 
 impl Calls {
-    /// With no window open.
+    /// Creates the counts, with no window open.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -90,7 +90,7 @@ impl Calls {
         self.window.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A CPU is about to execute a block of the kernel.
+    /// Records that a CPU is about to execute a block of the kernel.
     pub fn executes(&self, cpu: usize, place: Place) {
         let window = &mut *self.lock();
         let Some(open) = window.open.get_mut(cpu) else {
@@ -119,7 +119,7 @@ impl Calls {
         }
     }
 
-    /// A CPU takes an interrupt or an exception.
+    /// Records that a CPU takes an interrupt or an exception.
     pub fn is_interrupted(&self, cpu: usize) {
         if !self.is_open() {
             return;
@@ -129,7 +129,7 @@ impl Calls {
         }
     }
 
-    /// The guest executes a marker. At the end of a window: the report of it.
+    /// Records that the guest executes a marker. Returns the report at the end of a window.
     pub fn mark(&self, marker: Marker, functions: Functions) -> Option<String> {
         let window = &mut *self.lock();
         let was_open = self
@@ -152,7 +152,7 @@ impl Calls {
 }
 
 impl Window {
-    /// Lines of words:
+    /// The report, as lines of words:
     ///
     /// ```text
     /// window NUMBER
@@ -161,8 +161,8 @@ impl Window {
     /// end NUMBER
     /// ```
     ///
-    /// A line for all calls that took as many instructions and called the inner function as often. Calls in which an interrupt or an
-    /// exception was taken are in no such line.
+    /// A `call` line stands for all calls with the same number of instructions and the same number of inner calls. Calls in which an
+    /// interrupt or an exception was taken have no such line.
     fn report(&self) -> String {
         let mut text = format!("window {}\n", self.number);
         for ((instructions, inner), times) in &self.returned {
@@ -197,12 +197,12 @@ mod tests {
         }
     }
 
-    /// A call that takes 8 instructions, after `before` of them.
+    /// A call of 8 instructions, which begins after `before` instructions.
     fn call(before: u64) -> [(u64, u64, u64); 4] {
         [
             (0x100, 0x88, before),
             (0x110, 0x40, before + 3),
-            // Its frame is gone, the return address is not.
+            // Its frame is gone, but its return address is not.
             (0x120, 0x88, before + 7),
             (0x900, 0x90, before + 8),
         ]
@@ -219,7 +219,7 @@ mod tests {
         run(&calls, &call(20));
         run(&calls, &[(0x100, 0x88, 30), (0x200, 0x30, 33)]);
         run(&calls, &[(0x220, 0x20, 36), (0x900, 0x90, 50)]);
-        // It has not returned when the window ends.
+        // This call has not returned when the window ends.
         run(&calls, &[(0x100, 0x88, 60)]);
         assert_eq!(
             calls.mark(Marker::End, FUNCTIONS).unwrap(),
@@ -239,7 +239,7 @@ mod tests {
     fn interrupted_calls_are_left_out() {
         let calls = Calls::new();
         calls.mark(Marker::Begin, FUNCTIONS);
-        // Between two calls, and on another CPU, it does not matter.
+        // An interrupt between two calls, or on another CPU, does not matter.
         calls.is_interrupted(0);
         run(&calls, &call(5)[..2]);
         calls.is_interrupted(1);

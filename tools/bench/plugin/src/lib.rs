@@ -15,20 +15,19 @@
 //! - each cache line, by its physical address, that code between `from` and `to` writes, with the
 //!   CPU and the instruction.
 //!
-//! With `what=interrupts` it records how many instructions each call of a function takes, such as the
-//! handler of an interrupt, and how often the call calls a second function. The guest has the
-//! addresses of both in `rdi` and `rsi` when it opens the window.
+//! With `what=interrupts` it records how many instructions each call of a function takes, such as the handler of an interrupt, and how
+//! often the call calls a second function. When the guest opens the window, it passes the addresses of the two functions in `rdi` and
+//! `rsi`.
 //!
-//! At the end of a window all of this goes to `FILE`; [`record::Recorder::report`] and
-//! [`calls::Calls::mark`] have the formats.
+//! At the end of a window the plugin writes all of this to `FILE`. `report()` in [`record`] and in [`calls`] documents the formats.
 //!
-//! - [`record`]: blocks and lines. Nothing of QEMU.
-//! - [`calls`]: calls. Nothing of QEMU.
-//! - `qemu`: what QEMU calls.
+//! - [`record`]: blocks and lines. Does not depend on QEMU.
+//! - [`calls`]: calls. Does not depend on QEMU.
+//! - `qemu`: the functions that QEMU calls.
 
 pub mod calls;
 pub mod record;
 
-// Its functions are in QEMU, which a test is not.
+// It uses functions of QEMU, which tests do not have.
 #[cfg(not(test))]
 mod qemu;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What QEMU calls.
+//! The functions that QEMU calls.
 
 use crate::calls::{Calls, Functions, Place};
 use crate::record::{Block, Marker, Recorder};
@@ -96,8 +96,8 @@ impl Plugin for Bench {
                     bench: self,
                     at: translation.address(),
                 }));
-                // Each by itself: QEMU leaves a block where an instruction accesses a device, and
-                // executes the rest of it as another block.
+                // Each instruction is counted separately: QEMU leaves a block where an instruction accesses a device, and executes the rest
+                // of it as another block.
                 for instruction in translation.instructions() {
                     instruction.counts(*instructions);
                 }
@@ -133,13 +133,13 @@ impl Bench {
     }
 }
 
-/// What QEMU may use as long as it runs.
+/// Allocates a value that QEMU may use as long as it runs.
 fn leak<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
 }
 
 impl Known {
-    /// Finds them the first time.
+    /// Finds the registers at the first call.
     fn of(known: &OnceLock<Option<Self>>, registers: &Registers<'_>) -> Option<Self> {
         *known.get_or_init(|| {
             let find = |name| {
@@ -245,7 +245,7 @@ impl Sees for Marked {
         };
         let file = self.bench.file.lock();
         let mut file = file.unwrap_or_else(PoisonError::into_inner);
-        // A report that lacks its end is an error to who reads it.
+        // A reader of the reports detects a report that lacks its end.
         if let Err(error) = file.write_all(report.as_bytes()) {
             eprintln!("bench-plugin: cannot write the report: {error}");
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is recorded between two markers.
+//! Blocks and cache lines, recorded between two markers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,7 +27,7 @@ impl Marker {
     /// Bytes of the instruction.
     pub const LEN: usize = 8;
 
-    /// The marker that these bytes are.
+    /// Decodes a marker.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         match bytes {
@@ -46,7 +46,7 @@ pub struct Block {
     executed: [AtomicU64; CPUS],
 }
 
-/// All that is recorded.
+/// Everything that is recorded.
 #[derive(Debug)]
 pub struct Recorder {
     open: AtomicBool,
@@ -68,7 +68,7 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// With no window open.
+    /// Creates a recorder, with no window open.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -85,7 +85,7 @@ impl Recorder {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A block that QEMU has translated.
+    /// Adds a block that QEMU has translated.
     #[must_use]
     pub fn block(&self, at: u64, instructions: u64) -> Arc<Block> {
         let block = Arc::new(Block {
@@ -97,7 +97,7 @@ impl Recorder {
         block
     }
 
-    /// A CPU executes a block.
+    /// Records that a CPU executes a block.
     pub fn executed(&self, block: &Block, cpu: usize) {
         if !self.open.load(Ordering::Relaxed) {
             return;
@@ -107,13 +107,13 @@ impl Recorder {
         }
     }
 
-    /// Whether writes count now.
+    /// Whether writes are recorded now.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// The instruction at `at` on a CPU writes `len` bytes at a physical address.
+    /// Records that the instruction at `at` on a CPU writes `len` bytes at a physical address.
     pub fn wrote(&self, cpu: usize, at: u64, address: u64, len: u64) {
         let last = address.saturating_add(len.saturating_sub(1)) / LINE;
         let mut inner = self.lock();
@@ -122,7 +122,7 @@ impl Recorder {
         }
     }
 
-    /// The guest executes a marker. At the end of a window: the report of it.
+    /// Records that the guest executes a marker. Returns the report at the end of a window.
     pub fn mark(&self, marker: Marker) -> Option<String> {
         let mut inner = self.lock();
         let was_open = self.open.swap(marker == Marker::Begin, Ordering::Relaxed);
@@ -143,7 +143,7 @@ impl Recorder {
 }
 
 impl Inner {
-    /// Lines of words:
+    /// The report, as lines of words:
     ///
     /// ```text
     /// window NUMBER
@@ -152,7 +152,7 @@ impl Inner {
     /// end NUMBER
     /// ```
     ///
-    /// Addresses are hexadecimal. A block occurs as often as QEMU has translated it.
+    /// Addresses are hexadecimal. A block has a line for each time that QEMU has translated it.
     fn report(&self) -> String {
         let mut text = format!("window {}\n", self.windows);
         for block in &self.blocks {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is done to an event by its descriptor while it runs.
+//! Calls on the descriptor of an event while it runs.
 
 use anyhow::{ensure, Context, Result};
 use auxrec::sys::Event;
@@ -28,7 +28,7 @@ pub fn cases() -> Vec<Case> {
                 if n % 10 == 0 {
                     work();
                 }
-                // A driver may refuse a period; it may not lose its way.
+                // A driver may refuse a period, but its trace must stay correct.
                 let _ = rig.event.set_period(n);
                 rig.follows()?;
             }
@@ -98,7 +98,7 @@ pub fn cases() -> Vec<Case> {
             ),
             |pmu| {
                 let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(8), Mode::Linear)?;
-                // Not a sampling event, or inherited: refused; else it is enabled for so many overflows.
+                // perf refuses this for an event that is inherited or does not sample. Otherwise it enables the event for 3 overflows.
                 let said = match rig.event.refresh(3) {
                     Ok(()) => "taken".to_owned(),
                     Err(error) => error.to_string(),
@@ -192,7 +192,7 @@ pub fn cases() -> Vec<Case> {
             let other = Event::open(&software(CPU_CLOCK, 0), pid, cpu)?;
             drop(rig);
             let event = pmu.open(pmu.place())?;
-            // It has no ring.
+            // This event has no ring.
             refused(
                 "a ring that is not there",
                 other.set_output(&event),
@@ -204,7 +204,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// `perf_event_max_sample_rate` is lower; dropped, it is as before.
+/// Lowers `perf_event_max_sample_rate`. Dropping this restores it.
 struct MaxRate(String);
 
 impl MaxRate {
@@ -224,12 +224,12 @@ impl Drop for MaxRate {
     }
 }
 
-/// A sibling that overflows too often throttles the group: perf stops the leader, perhaps in NMI, and starts it at the next tick.
+/// A sibling that overflows too often throttles the group: perf stops the leader, perhaps in an NMI, and starts it at the next tick.
 fn throttled(pmu: &Pmu, place: Place) -> Result<String> {
     let _rate = MaxRate::lower()?;
     let mut rig = Rig::open(pmu, place, pmu.pages(32), Mode::Linear)?;
     let (pid, cpu) = place.args();
-    // One sample in a tick of the scheduler is allowed, or few.
+    // Only one sample or a few are allowed in a tick of the scheduler.
     let sibling = Event::open_in(&software(CPU_CLOCK, 500_000), pid, cpu, Some(&rig.event))?;
     sibling.set_output(&rig.event)?;
     rig.event.enable()?;
@@ -249,7 +249,7 @@ fn throttled(pmu: &Pmu, place: Place) -> Result<String> {
     Ok(format!("throttled {throttled} times; {}", rig.is_exact()?))
 }
 
-/// Records are lost, trace is not.
+/// Records are lost, but trace is not.
 fn data_paused(pmu: &Pmu) -> Result<String> {
     let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(16), Mode::Linear)?;
     rig.event.pause_output(true)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How events end: closed in any order, their module, their CPU.
+//! How events end: they are closed in any order, their module is unloaded, their CPU goes offline.
 
 use std::path::PathBuf;
 
@@ -138,7 +138,7 @@ fn in_order(pmu: &Pmu, order: &str) -> Result<String> {
     rig.is_exact()
 }
 
-/// The area of an event that is closed is freed by the driver.
+/// The driver frees the area even if the event is closed before. So the area must hold the driver's module.
 fn area_holds(pmu: &Pmu) -> Result<String> {
     let module = Module::of(pmu)?;
     let before = module.references()?;
@@ -165,7 +165,7 @@ fn online(cpu: u32) -> PathBuf {
     PathBuf::from(format!("/sys/devices/system/cpu/cpu{cpu}/online"))
 }
 
-/// A CPU that can be switched off, and is not the only one.
+/// A CPU that can be taken offline, and is not the only one.
 fn second(pmu: &Pmu) -> Result<u32> {
     pmu.cpu()?;
     let cpu = (1..64).find(|cpu| online(*cpu).exists());

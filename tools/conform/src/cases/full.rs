@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Areas that are full: TRUNCATED, and how the trace goes on.
+//! Areas that are full: TRUNCATED, and how the trace continues.
 
 use anyhow::{ensure, Result};
 use auxrec::sys::Field;
@@ -99,7 +99,7 @@ fn off(pmu: &Pmu, place: Place) -> Result<String> {
     rig.overflows()?;
     work();
     let before = (rig.count()?.enabled, rig.head());
-    // There is room now, but the event is off.
+    // There is space now, but the event is off.
     rig.read()?;
     for _ in 0..10 {
         work();
@@ -144,7 +144,7 @@ fn no_room(pmu: &Pmu, place: Place) -> Result<String> {
     rig.overflows()?;
     work();
     rig.drain()?;
-    // As a tail that is a byte behind what fits: nothing does, not even for units that need a page.
+    // Sets a tail that leaves no space at all. Otherwise some bytes may be free for a unit that stops before the area is full.
     let head = rig.head();
     let tail = head.wrapping_sub(bytes(pages) - 1);
     rig.set(Field::AuxTail, tail);
@@ -174,7 +174,7 @@ fn room(pmu: &Pmu, place: Place) -> Result<String> {
     for _ in 0..30 {
         work();
         rig.follows()?;
-        // A unit that stops where a page or a block ends leaves the rest of it.
+        // A unit that stops at the end of a page or a block leaves the rest of the space unused.
         ensure!(
             rig.ledger.room <= bytes(pages) / 4,
             "TRUNCATED with room for {} of {} bytes",
@@ -212,7 +212,7 @@ fn partly(pmu: &Pmu, part: u64) -> Result<String> {
         rig.event.enable()?;
         work();
         rig.event.disable()?;
-        // What was read is known to the ledger as the least that it was.
+        // All bytes after `some` are unread, so the head must stay within one area length of it.
         let head = rig.head();
         ensure!(
             head.wrapping_sub(some) < bytes(pages),

@@ -99,7 +99,7 @@ fn nothing(rig: &mut Rig, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// A control group of perf's, at first without a task. Dropping it moves this process out of it and removes it.
+/// A control group in perf's hierarchy, at first without a task. Dropping it moves this process out of it, and removes it.
 struct Group {
     dir: PathBuf,
     /// The group that this process was in before.
@@ -137,9 +137,9 @@ impl Group {
         Ok(group)
     }
 
-    /// An event of the group, off, on a CPU where this thread stays.
+    /// A disabled event of the group, on the CPU on which this thread stays.
     fn rig(&self, pmu: &Pmu) -> Result<Rig> {
-        // perf's core refuses groups to a PMU whose events are of CPUs alone.
+        // perf's core refuses control groups for a PMU that traces CPUs only.
         pmu.task()?;
         let place = pmu.cpu()?;
         let Place::Cpu(cpu) = place else {
@@ -185,7 +185,7 @@ fn goes_to(group: &Path) -> Result<()> {
         .with_context(|| format!("writing {}", procs.display()))
 }
 
-/// Where perf's hierarchy is mounted: one of its own, or the unified one.
+/// Where perf's hierarchy is mounted: a separate one, or the unified one.
 fn hierarchy(mounts: &str) -> Option<PathBuf> {
     let fields = |line: &str| {
         let mut fields = line.split(' ').skip(1).map(str::to_owned);
@@ -199,7 +199,7 @@ fn hierarchy(mounts: &str) -> Option<PathBuf> {
     own.or_else(unified).map(|(path, ..)| PathBuf::from(path))
 }
 
-/// In which group of it this process is.
+/// The group of this process in perf's hierarchy.
 fn place(groups: &str) -> Option<&str> {
     let of = |wanted: &str| {
         groups.lines().find_map(|line| {

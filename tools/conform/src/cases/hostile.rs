@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What no recorder does, and any program may.
+//! Calls that no recorder makes, and any program may make.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -203,7 +203,7 @@ fn tail_is(pmu: &Pmu, tail: u64) -> Result<String> {
         work();
         rig.event.disable()?;
         let moved = rig.head().wrapping_sub(before);
-        // What fits by that tail, more than once if the driver commits in between.
+        // The space with this tail, for all commits of the driver together.
         let space = tail.wrapping_sub(before).wrapping_sub(1) & (bytes(pages) - 1);
         ensure!(
             moved <= space,
@@ -213,7 +213,7 @@ fn tail_is(pmu: &Pmu, tail: u64) -> Result<String> {
     recovers(pmu, rig)
 }
 
-/// Another area of the PMU is as good as ever.
+/// Checks that another area of the PMU works as before.
 fn recovers(pmu: &Pmu, rig: Rig) -> Result<String> {
     drop(rig);
     let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Linear)?;
@@ -229,7 +229,7 @@ fn data_full(pmu: &Pmu, place: Place) -> Result<String> {
     let noise = auxrec::sys::Event::open(&software(CPU_CLOCK, 50_000), pid, cpu)?;
     noise.set_output(&rig.event)?;
     rig.event.enable()?;
-    // Records of the noise fill the ring, whose space is left as it is.
+    // Samples of this event fill the ring, and no record is read.
     let full = bytes(crate::rig::DATA_PAGES);
     rig.until("filling the data ring", |rig| {
         Ok(rig.get(Field::DataHead) + 128 >= full)

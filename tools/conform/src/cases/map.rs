@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Rings that are mapped, and those that are not.
+//! Mapping rings: calls that must succeed, and calls that must fail.
 
 use std::os::fd::AsFd;
 
@@ -12,13 +12,13 @@ use super::{at_both, case, core, refused, ring, Case, Rule};
 use crate::pmu::{Place, Pmu};
 use crate::rig::{bytes, makes_trace, map_aux, map_base, offset, work, Mode, Rig, DATA_PAGES};
 
-/// What the control page says of the area, and what is mapped.
+/// A wrong mapping: the area according to the control page, and the area that is mapped.
 struct Wrong {
     what: &'static str,
     rule: Rule,
-    /// `aux_offset` and `aux_size`.
+    /// `aux_offset` and `aux_size` in the control page.
     says: (u64, u64),
-    /// Offset and pages.
+    /// Offset of the mapping, and its number of pages.
     maps: (u64, usize),
     error: Errno,
 }
@@ -116,7 +116,7 @@ pub fn cases() -> Vec<Case> {
                 let (offset, pages) = wrong.maps;
                 let mapped = Mapping::new(&event, offset, pages * page_size(), true);
                 refused("it", mapped, wrong.error)?;
-                // The right one is mapped as if nothing had been.
+                // A correct mapping still succeeds.
                 map_aux(&event, &base, pmu.pages(4), Mode::Linear)
                     .context("the right area behind it")?;
                 Ok("refused".to_owned())
@@ -187,7 +187,7 @@ pub fn cases() -> Vec<Case> {
                 rig.event.enable()?;
                 rig.traces(1)?;
                 drop(again);
-                // It goes on in what is left.
+                // The trace continues in the remaining mapping.
                 rig.traces(1)?;
                 rig.settles()?;
                 rig.is_exact()
@@ -364,7 +364,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Whether the kernel writes into a mapping for this program, as it would by itself.
+/// Whether this program may write into a mapping. The kernel checks that when it writes for the program.
 fn writable(mapping: &Mapping) -> Result<bool> {
     match mapping.fill_from(std::fs::File::open("/dev/zero")?.as_fd(), 1) {
         Ok(_) => Ok(true),
@@ -401,12 +401,12 @@ fn other_size(pmu: &Pmu, first: usize, second: usize) -> Result<String> {
     Ok("refused".to_owned())
 }
 
-/// The head goes on, and so does the driver.
+/// The head continues, and so does the driver.
 fn again(pmu: &Pmu, place: Place) -> Result<String> {
     let pages = pmu.pages(8);
     let mut rig = Rig::open(pmu, place, pages, Mode::Linear)?;
     rig.event.enable()?;
-    // Not at the front of the area.
+    // Then the head is not at the front of the area.
     rig.traces(bytes(pmu.pages(1)) / 2)?;
     rig.settles()?;
     let first = rig.head();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Events that are opened, and those that are not.
+//! Opening events: calls that must succeed, and calls that must fail.
 
 use anyhow::{ensure, Result};
 use auxrec::sys::{Event, Field};
@@ -245,7 +245,7 @@ pub fn cases() -> Vec<Case> {
             event.disable()?;
             let head = base.load(Field::AuxHead, std::sync::atomic::Ordering::Acquire);
             ensure!(head == 0, "aux_head is {head:#x}, and nothing is mapped");
-            // Some drivers count without one.
+            // Some drivers count without an area.
             let running = event.count()?.map_or(0, |count| count.running);
             Ok(format!("it ran {running} ns"))
         },
@@ -277,7 +277,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Perf stops and starts an event with a frequency at each tick.
+/// perf stops and starts an event with a frequency at each tick.
 fn frequency(pmu: &Pmu) -> Result<String> {
     let mut attr = pmu.attr();
     attr.flags |= Flags::FREQ;
@@ -334,7 +334,7 @@ fn second(pmu: &Pmu, place: Place) -> Result<String> {
     }
     let second = opened?;
     drop((first, second));
-    // Each has a ring of its own, and one unit.
+    // Each event has its own ring, but both use one unit.
     let mut rigs = [
         Rig::open(pmu, place, pmu.pages(4), Mode::Linear)?,
         Rig::open(pmu, place, pmu.pages(4), Mode::Linear)?,

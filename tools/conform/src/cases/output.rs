@@ -133,7 +133,7 @@ fn beside(pmu: &Pmu) -> Result<String> {
     Ok(format!("{samples} samples; {}", rig.is_exact()?))
 }
 
-/// That event has no area, whatever writes into its ring.
+/// The software event has no area, whatever writes into its ring.
 fn into_other(pmu: &Pmu) -> Result<String> {
     let (pid, cpu) = pmu.place().args();
     let owner = Event::open(&software(DUMMY, 0), pid, cpu)?;
@@ -155,7 +155,7 @@ fn into_other(pmu: &Pmu) -> Result<String> {
     Ok("refused".to_owned())
 }
 
-/// Of an exclusive PMU they are of two threads on one CPU, which perf lets be; what happens must not hurt the kernel.
+/// perf refuses the second event of an exclusive PMU. With any other PMU two events use one area, which must not harm the kernel.
 fn two(pmu: &Pmu) -> Result<String> {
     let place = pmu.place();
     let mut rig = Rig::open(pmu, place, pmu.pages(8), Mode::Linear)?;

@@ -67,7 +67,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Bytes by which a head has moved: some drivers have it count on, and some have an offset in the area.
+/// The number of bytes by which a head has moved. In some drivers the head counts all bytes, in others it is an offset in the area.
 fn moved(from: u64, to: u64, len: u64) -> u64 {
     match to.checked_sub(from) {
         Some(moved) => moved,
@@ -88,7 +88,7 @@ fn laps(pmu: &Pmu, place: Place, factor: usize) -> Result<String> {
         for _ in 0..4 {
             work();
         }
-        // It commits when it stops.
+        // The driver commits its trace when it stops.
         rig.event.disable()?;
         rig.drain()?;
         let head = rig.head();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Areas that are paused and resumed by other events.
+//! Trace that other events pause and resume.
 
 use anyhow::{ensure, Result};
 use auxrec::sys::Event;
@@ -37,8 +37,8 @@ pub fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// An event that starts paused or not, and siblings that do this to it, each with its period in ns. They go with their leader:
-/// perf does not put a sibling on that is enabled later, where the PMU's context is that of software events.
+/// An event that starts paused or not, and siblings with these actions, each with its period in ns. The siblings are enabled with their
+/// leader: perf does not schedule a sibling that is enabled later, if the PMU's context is that of software events.
 fn rig(pmu: &Pmu, place: Place, start: u32, actions: &[(u32, u64)]) -> Result<(Rig, Vec<Event>)> {
     if !pmu.pauses {
         return Err(skip("it cannot be paused"));
@@ -65,13 +65,13 @@ fn paused(pmu: &Pmu, place: Place) -> Result<String> {
     rig.event.disable()?;
     rig.drain()?;
     let head = rig.head();
-    // A unit may say where it stands when it is configured.
+    // A unit may write its state when it is configured.
     ensure!(head < bytes(1), "{head} bytes were traced");
     Ok(format!("{head} bytes"))
 }
 
 fn pauses(pmu: &Pmu, place: Place) -> Result<String> {
-    // It overflows after 50 ms for the first time, and from then on the event is paused.
+    // The sibling overflows after 50 ms for the first time. From then on the event is paused.
     let (mut rig, _others) = rig(pmu, place, 0, &[(PAUSE, 50_000_000)])?;
     rig.event.enable()?;
     let before = rig.count()?.running;
@@ -79,7 +79,7 @@ fn pauses(pmu: &Pmu, place: Place) -> Result<String> {
         rig.follows()?;
         Ok(rig.count()?.running.wrapping_sub(before) > 150_000_000)
     })?;
-    // What was traced before is visible now; a pause outlasts that.
+    // This makes the earlier trace visible. The event stays paused.
     rig.event.disable()?;
     rig.read()?;
     rig.event.enable()?;
@@ -90,7 +90,7 @@ fn pauses(pmu: &Pmu, place: Place) -> Result<String> {
     rig.event.disable()?;
     rig.read()?;
     let traced = rig.head().wrapping_sub(head);
-    // A unit may say where it stands when it is configured.
+    // A unit may write its state when it is configured.
     ensure!(
         traced < bytes(1),
         "it is paused, and {traced} bytes were traced"

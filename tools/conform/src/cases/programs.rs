@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Programs that [`fuzz`](crate::fuzz) has printed, kept because they come by a rule that no other case does. A step a line.
+//! Programs that [`fuzz`](crate::fuzz) has printed. They are kept because they test a rule that no other case tests. Each line is a step.
 
 use super::{case, core, ring, Case, Rule};
 use crate::fuzz::replay;

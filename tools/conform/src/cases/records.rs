@@ -116,7 +116,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// As [`at_both`], of a closure.
+/// The same as [`at_both`], for a closure.
 fn at_each(name: &str, run: impl Fn(&Pmu, Place) -> Result<String> + Clone + 'static) -> [Case; 2] {
     let rule = ring(526, "perf_event_aux_event(handle->event, aux_head, size,");
     let again = run.clone();
@@ -134,7 +134,7 @@ fn adds_up(pmu: &Pmu, place: Place, factor: usize, laps: u64) -> Result<String> 
     let pages = pmu.pages(factor);
     let mut rig = Rig::open(pmu, place, pages, Mode::Linear)?;
     rig.event.enable()?;
-    // A large area takes long: what counts is that it wraps, and that half of it is more than a record.
+    // The amount is limited, as a large area takes long. The area must wrap, and half of it must be more than a record.
     let enough = (bytes(pages) * laps).min(1 << 20);
     rig.traces(enough)?;
     rig.settles()?;
@@ -179,7 +179,7 @@ fn head(pmu: &Pmu, place: Place) -> Result<String> {
         rig.event.disable()?;
         rig.read()?;
         let (head, end) = (rig.head(), rig.ledger.end.unwrap_or(0));
-        // Bytes that a driver skips are in no record; no more than a page is skipped to an alignment.
+        // Bytes that a driver skips are in no record. It skips less than a page, for alignment.
         ensure!(
             head.wrapping_sub(end) < bytes(1),
             "aux_head is {head:#x}, and the last record ends at {end:#x}"
@@ -201,7 +201,7 @@ fn zeroes(pmu: &Pmu, place: Place) -> Result<String> {
     if head >= bytes(pages) {
         return Ok("it was once around at once".to_owned());
     }
-    // Some units write whole lines; none goes a page beyond what it says.
+    // Some units write whole lines, but all of them write less than a page beyond the head.
     let behind = rig.bytes(head, bytes(pages))?;
     let dirty = behind
         .iter()
@@ -248,7 +248,7 @@ fn flushed(pmu: &Pmu, place: Place) -> Result<String> {
     for _ in 0..10 {
         let before = rig.head();
         rig.event.enable()?;
-        // So little that no watermark is met: it is switched off that makes it visible.
+        // The trace is less than any watermark, so only disabling the event makes it visible.
         let counted = rig.count()?.value;
         work();
         work();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Samples of other events that have trace with them.
+//! Samples of other events that contain trace.
 
 use anyhow::{ensure, Context, Result};
 use auxrec::sys::{Event, Field, Mapping};
@@ -47,7 +47,7 @@ fn sampled(pmu: &Pmu, size: u32) -> Result<String> {
     let (pid, cpu) = pmu.place().args();
     let sampler = Event::open_in(&attr, pid, cpu, Some(&rig.event))?;
     let base = map_base(&sampler)?;
-    // perf does not schedule an event of a group that is enabled behind its leader: Documentation/upstream says so.
+    // perf does not schedule an event of a group that is enabled after its leader: see Documentation/upstream.
     sampler.enable()?;
     rig.event.enable()?;
     for _ in 0..20 {
@@ -61,7 +61,7 @@ fn sampled(pmu: &Pmu, size: u32) -> Result<String> {
     Ok(format!("{with} of {count} samples have trace"))
 }
 
-/// How many samples there are, and how many have trace. Each ends with the size and the bytes.
+/// The number of samples, and of samples with trace. Each sample ends with the length of its trace, and the trace.
 fn samples(base: &Mapping, most: u32) -> Result<(usize, usize)> {
     let page = usize::try_from(bytes(1))?;
     let end = base.load(Field::DataHead, std::sync::atomic::Ordering::Acquire);
@@ -80,7 +80,7 @@ fn samples(base: &Mapping, most: u32) -> Result<(usize, usize)> {
         base.copy_out(page + at, &mut record)
             .context("the data ring")?;
         if kind == u64::from(crate::records::SAMPLE) {
-            // Header, identifier, pid and tid, time, CPU.
+            // Before this field: header, identifier, pid and tid, time, CPU.
             let size = number(&record, 40, 8)?;
             ensure!(
                 size <= u64::from(most) && size % 8 == 0 && 48 + size == u64::try_from(len)?,

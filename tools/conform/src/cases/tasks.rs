@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Threads, children, programs that end.
+//! Threads, children, and processes that end.
 
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -168,7 +168,7 @@ fn waits(child: &mut Child) -> Result<()> {
     Ok(())
 }
 
-/// An event of this thread and its children, on a CPU.
+/// An event of this thread and its children, on one CPU.
 fn of_child(pmu: &Pmu) -> Result<Rig> {
     pmu.task()?;
     let cpu = match pmu.cpu() {
@@ -180,7 +180,7 @@ fn of_child(pmu: &Pmu) -> Result<Rig> {
     let event = Event::open(&attr, 0, i32::try_from(cpu)?).context("opening an inherited event")?;
     crate::rig::pin(cpu)?;
     let mut rig = Rig::of(pmu, event, Place::Task, pmu.pages(64), Mode::Linear)?;
-    // Several streams may be in one area, in parts: it is read as bytes.
+    // The area may have parts of several streams, so its bytes are not checked.
     rig.stream = None;
     rig.event.enable()?;
     Ok(rig)
@@ -188,7 +188,7 @@ fn of_child(pmu: &Pmu) -> Result<Rig> {
 
 fn children(pmu: &Pmu) -> Result<String> {
     let mut rig = of_child(pmu)?;
-    // This thread sleeps: what is traced is the child's. The part goes to any CPU, so it is started often.
+    // This thread sleeps, so the trace is the child's. The child may run on any CPU, so it is started several times.
     let before = rig.ids.len();
     let own = u32::try_from(rustix::process::getpid().as_raw_nonzero().get())?;
     for _ in 0..20 {

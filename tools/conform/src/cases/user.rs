@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What an ordinary user may.
+//! What an ordinary user is allowed.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::pmu::{Place, Pmu};
 
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
 
-/// `EACCES`, and `EOPNOTSUPP` of a PMU that never traces the kernel.
+/// `EACCES`; and `EOPNOTSUPP`, which is the error of a PMU that never traces the kernel.
 const DENIED: [i32; 2] = [13, 95];
 
 pub fn cases() -> Vec<Case> {
@@ -27,7 +27,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Opens events as the user `nobody`, and gives the numbers of the errors.
+/// Opens events as the user `nobody`. Returns the numbers of the errors.
 fn opens(pmu: &Pmu) -> Result<BTreeMap<String, i32>> {
     let cpu = match pmu.cpu() {
         Ok(Place::Cpu(cpu)) => cpu,
@@ -52,7 +52,7 @@ fn paranoid(pmu: &Pmu, level: i32) -> Result<String> {
     std::fs::write(PARANOID, before.trim())?;
     let seen = seen?;
     let of = |what: &str| seen.get(what).copied().unwrap_or(-1);
-    // A driver may deny more than perf does, and never less.
+    // A driver may deny more than perf does, but never less.
     let (denied_cpu, denied_kernel) = (level > 0, level > 1);
     ensure!(
         !denied_cpu || of("cpu") != 0,

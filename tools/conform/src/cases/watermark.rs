@@ -33,7 +33,7 @@ pub fn cases() -> Vec<Case> {
         for _ in 0..10 {
             rig.event.enable()?;
             work();
-            // A driver that copies when it is woken or stopped has nothing to do before.
+            // A driver that copies trace when it is woken or stopped has not copied any before.
             rig.event.disable()?;
             rig.read()?;
         }
@@ -72,7 +72,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// An area in which a part of `1 / part` is many pages.
+/// An event with a watermark of `1 / part` of its area, which is many pages. Also returns the watermark.
 fn rig(pmu: &Pmu, part: usize) -> Result<(Rig, u64)> {
     let pages = pmu.pages(16);
     let watermark = bytes(pages / part);
@@ -82,8 +82,8 @@ fn rig(pmu: &Pmu, part: usize) -> Result<(Rig, u64)> {
     Ok((rig, watermark))
 }
 
-/// How often an area is filled at most, until no record of it is too long. A unit goes on writing until its interrupt is taken, which is
-/// late on a busy machine.
+/// How often an area is filled at most, until none of its records is too long. A unit continues to write until its interrupt is taken,
+/// which is late on a busy machine.
 const ATTEMPTS: usize = 10;
 
 fn length(pmu: &Pmu, part: usize) -> Result<String> {
@@ -93,7 +93,7 @@ fn length(pmu: &Pmu, part: usize) -> Result<String> {
         rig.event.enable()?;
         rig.overflows()?;
         rig.settles()?;
-        // A unit that can stop where a page ends may be a page late, and what it writes at once is more.
+        // A unit that can stop only at the end of a page may be a page late, and may have written more at once.
         let most = watermark + watermark / 2 + bytes(2);
         let longest = rig.ledger.longest;
         if longest <= most {

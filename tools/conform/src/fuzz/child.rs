@@ -12,7 +12,7 @@ use rustix::process::Pid;
 use crate::part::command;
 use crate::rig::work;
 
-/// The process, from outside. It is killed when it is dropped.
+/// The process, as its parent sees it. Dropping this kills the process.
 pub struct Child {
     process: std::process::Child,
     orders: ChildStdin,
@@ -20,7 +20,7 @@ pub struct Child {
 }
 
 impl Child {
-    /// Begins one.
+    /// Starts a child.
     pub fn begin() -> Result<Self> {
         let mut process = command(&["obey"])?
             .stdin(Stdio::piped())
@@ -38,13 +38,13 @@ impl Child {
         Ok(child)
     }
 
-    /// Its number.
+    /// Its process id.
     pub fn pid(&self) -> Result<Pid> {
         let number = i32::try_from(self.process.id())?;
         Pid::from_raw(number).context("the number of a child")
     }
 
-    /// Has it do something, and waits until it has.
+    /// Sends a command to the child, and waits until it is done.
     pub fn tell(&mut self, what: &str) -> Result<()> {
         writeln!(self.orders, "{what}").context("telling a child")?;
         self.answers("ready")
@@ -59,7 +59,7 @@ impl Child {
         Ok(())
     }
 
-    /// Has it end, and waits for that.
+    /// Lets the child exit, and waits for that.
     pub fn ends(mut self) -> Result<()> {
         writeln!(self.orders, "exit").context("telling a child")?;
         let status = self.process.wait().context("waiting for a child")?;
@@ -75,7 +75,7 @@ impl Drop for Child {
     }
 }
 
-/// The process, from inside.
+/// Runs in the child: executes the commands.
 pub fn obey() -> Result<ExitCode> {
     println!("ready");
     for line in std::io::stdin().lines() {

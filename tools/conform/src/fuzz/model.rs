@@ -2,8 +2,8 @@
 
 //! Predicts what perf's core does with a program: which call fails with which error, and which rings no event may write into.
 //!
-//! Each rule is read from `kernel/events/core.c`, and named where it is not plain. The model knows nothing of time: an event
-//! that [may run](Model::may_run) makes trace or not. So it is exact about what must not happen, and about the numbers of errors.
+//! Each rule is taken from `kernel/events/core.c`, and is named where it is not obvious. The model does not know time: an event that
+//! [may run](Model::may_run) may or may not make trace. So the model is exact about what must not happen, and about the numbers of errors.
 
 mod calls;
 mod tasks;
@@ -14,20 +14,20 @@ use rustix::io::Errno;
 
 use super::op::{At, OnExec, Op, CHILDREN, CPUS, SLOTS};
 
-/// What is known of a PMU.
+/// The properties of a PMU.
 #[derive(Debug, Clone)]
 pub struct Unit {
-    /// Its name: terms make no other PMU.
+    /// Its name. Units of one PMU with different terms have the same name.
     pub name: String,
     /// Whether it traces CPUs.
     pub cpus: bool,
     /// Whether it traces threads.
     pub tasks: bool,
-    /// The CPU where all its events are.
+    /// The CPU of all its events, if there is one unit for the whole machine.
     pub home: Option<usize>,
     /// Whether it makes trace visible without being stopped.
     pub commits: bool,
-    /// Whether only one event is at a place.
+    /// Whether a place can have only one event.
     pub exclusive: bool,
     /// The module of its driver.
     pub module: Option<String>,
@@ -37,14 +37,14 @@ pub struct Unit {
     pub samples: bool,
     /// Pages of its smallest area.
     pub linear: usize,
-    /// The same in overwrite mode.
+    /// Pages of its smallest area in overwrite mode.
     pub overwrite: Option<usize>,
 }
 
-/// What must come of a step.
+/// The predicted outcome of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// There is nothing that it could be done to.
+    /// The step is not executed: its object does not exist, or the outcome cannot be predicted.
     Nothing,
     /// It succeeds.
     Done,
@@ -58,16 +58,16 @@ impl Outcome {
     }
 }
 
-/// Whose events a context holds.
+/// The CPU or task to which a context belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Context {
     Cpu(usize),
     Me,
-    /// A child, by a number that is never used again.
+    /// A child, by a number that is not used again.
     Child(u32),
 }
 
-/// `perf_event.state`, as far as no hardware changes it.
+/// `perf_event.state`, without the changes that the hardware causes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Off,
@@ -83,20 +83,20 @@ struct Event {
     /// `event->cpu`.
     cpu: Option<usize>,
     inherit: bool,
-    /// Children that have a copy of it.
+    /// Children that have inherited it.
     heirs: Vec<u32>,
-    /// Whether any task has or had one. Then perf may have swapped the two contexts (`perf_event_context_sched_out()`), and the task that
-    /// ended was the owner of this event: its state is unknown, and the copy goes on.
+    /// Whether any task has or had a copy of it. Then perf may have swapped two contexts (`perf_event_context_sched_out()`), and a task
+    /// that has ended may have owned this event: its state is unknown, and the copy continues.
     inherited: bool,
     on_exec: OnExec,
     state: State,
     /// Whether it is in the list of its context.
     attached: bool,
     leader: Option<usize>,
-    /// The unit whose context the group of this leader may be in, if that is not the software context: `in_software_context()`.
+    /// The unit whose context the group of this leader may be in. [`None`]: the group is in the software context (`in_software_context()`).
     hardware: Option<usize>,
     buffer: Option<usize>,
-    /// Mappings through this event: of the ring, and of the area.
+    /// Number of mappings through this event: of the ring, and of the area.
     bases: usize,
     areas: usize,
     /// Whether its descriptor is open.
@@ -115,12 +115,12 @@ struct Buffer {
     /// Pages of the data ring.
     data: usize,
     area: Option<Area>,
-    /// Mappings of the ring, and of the area.
+    /// Number of mappings of the ring, and of the area.
     bases: usize,
     areas: usize,
-    /// Records may be missing.
+    /// Whether records may be missing.
     silent: bool,
-    /// A hostile reader has set `aux_tail` of the area.
+    /// Whether a hostile reader has set `aux_tail`.
     hostile: bool,
 }
 
@@ -129,7 +129,7 @@ struct Buffer {
 pub struct Area {
     /// Pages.
     pub pages: usize,
-    /// The page where it is mapped.
+    /// The page at which it is mapped.
     pub at: usize,
     /// Whether it is in overwrite mode.
     pub overwrite: bool,
@@ -150,12 +150,12 @@ pub struct Model {
     children: [Option<Child>; CHILDREN],
     born: u32,
     online: [bool; CPUS],
-    /// Whether CPUs can be taken off.
+    /// Whether CPUs can be taken offline.
     hotplug: bool,
 }
 
 impl Model {
-    /// That of a program that begins.
+    /// The state before the first step of a program.
     pub fn new(units: Vec<Unit>, cpus: usize, hotplug: bool) -> Self {
         Self {
             units,
@@ -223,7 +223,7 @@ impl Model {
         self.buffers.get(buffer)?.area
     }
 
-    /// Where the area would be mapped.
+    /// The page at which the area would be mapped.
     pub fn place(&self, slot: usize, at: At) -> usize {
         let data = self.buffer(slot).map_or(0, |buffer| self.data(buffer));
         match at {
@@ -233,12 +233,12 @@ impl Model {
         }
     }
 
-    /// The CPU of an event that traces one.
+    /// The CPU of an event, if it is bound to one.
     pub fn cpu(&self, slot: usize) -> Option<usize> {
         self.event(slot)?.cpu
     }
 
-    /// Whether it may write into its ring.
+    /// Whether an event may write into its ring.
     pub fn may_run(&self, slot: usize) -> bool {
         let Some(event) = self.event(slot) else {
             return false;
@@ -255,7 +255,7 @@ impl Model {
         !(0..SLOTS).any(|slot| self.buffer(slot) == Some(buffer) && self.may_run(slot))
     }
 
-    /// Whether an event makes trace when it is enabled with an area that is empty, and this thread works on its CPU.
+    /// Whether an event must make trace when it is enabled with an empty area, and this thread works on its CPU.
     pub fn must_trace(&self, slot: usize) -> bool {
         let Some(event) = self.opened(slot) else {
             return false;
@@ -267,7 +267,7 @@ impl Model {
             Context::Child(_) => false,
         };
         let alone = event.leader.is_none() && event.state != State::Exit && event.attached;
-        // One that copies when it stops may do so when the last of its sources has stopped.
+        // A driver that copies trace when it stops may do so only when the last event of its unit has stopped.
         let shares = |other: usize| {
             let unit = self.event(other).and_then(|event| event.unit);
             other != slot && self.may_run(other) && self.pmu(unit) == self.pmu(event.unit)
@@ -276,7 +276,7 @@ impl Model {
         is_unit.is_some_and(is_there) && area.is_some() && here && alone
     }
 
-    /// Whether it then fills the area, and a record says so.
+    /// Whether the event must then fill the area, and a record must report that.
     pub fn must_fill(&self, slot: usize) -> bool {
         let buffer = self.event(slot).filter(|event| !event.inherit);
         let buffer = buffer.and_then(|event| self.buffers.get(event.buffer?));
@@ -295,18 +295,18 @@ impl Model {
             .is_some_and(|buffer| buffer.hostile)
     }
 
-    /// Whether `poll()` says that the event is at its end.
+    /// Whether `poll()` must report that the event has ended.
     pub fn is_hung_up(&self, slot: usize) -> bool {
         let ends = |event: &Event| event.state == State::Exit || event.buffer.is_none();
         self.event(slot).is_none_or(ends)
     }
 
-    /// Whether an event has counted all that it will, until a step of the program.
+    /// Whether the count of an event stays the same until another step of the program.
     pub fn is_still(&self, slot: usize) -> bool {
         !self.may_run(slot)
     }
 
-    /// What comes of a step; and what is so behind it.
+    /// Predicts the outcome of a step, and changes the state accordingly.
     pub fn step(&mut self, op: &Op) -> Outcome {
         match op {
             Op::Open(open) => self.open(open),
@@ -336,7 +336,7 @@ impl Model {
                 _ => Outcome::Nothing,
             },
             Op::Trace(slot) if self.must_trace(*slot) => self.turn(*slot, State::On),
-            // `TRUNCATED` has disabled it.
+            // `TRUNCATED` has disabled the event.
             Op::Fill(slot) if self.must_fill(*slot) => self.turn(*slot, State::Off),
             Op::Trace(_) | Op::Fill(_) => Outcome::Nothing,
             Op::Reset(slot) | Op::Count(slot) | Op::Poll(slot) => match self.opened(*slot) {
@@ -390,7 +390,7 @@ impl Model {
             Op::Kill(child) => self.ends(*child),
             Op::Freeze(child) => self.freeze(*child, true),
             Op::Thaw(child) => self.freeze(*child, false),
-            // try_stop_module(): an event that a mapping keeps holds the module, too.
+            // try_stop_module(): an event that only a mapping keeps also holds the module.
             Op::Unload(unit) if self.is_used(*unit) => Outcome::fails(Errno::AGAIN),
             Op::Unload(unit) => match self.units.get(*unit) {
                 Some(unit) if unit.reloads => Outcome::Done,

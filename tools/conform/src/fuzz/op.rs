@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a program of the fuzzer is made of.
+//! The steps of the fuzzer's programs.
 
 use std::fmt;
 
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// Events that a program has at a time.
+/// The maximum number of events of a program at a time.
 pub const SLOTS: usize = 5;
-/// CPUs that it uses.
+/// The number of CPUs that a program uses.
 pub const CPUS: usize = 2;
-/// Child processes that it has at a time.
+/// The maximum number of child processes of a program at a time.
 pub const CHILDREN: usize = 2;
 
-/// A step of a program. One whose event, mapping or child is not there does nothing.
+/// A step of a program. It does nothing if its event, mapping or child does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Op {
@@ -22,38 +22,38 @@ pub enum Op {
     Open(Open),
     /// Closes the descriptor. A mapping keeps the event.
     Close(usize),
-    /// Maps the control page and a data ring of so many pages.
+    /// Maps the control page and a data ring.
     Map {
-        /// Which event.
+        /// The event.
         slot: usize,
         /// Pages behind the control page.
         pages: usize,
     },
     /// Maps the AUX area.
     MapAux(MapAux),
-    /// Unmaps what was mapped last: a data ring, or an AUX area.
+    /// Unmaps the newest mapping of a data ring or of an AUX area.
     Unmap {
-        /// Which event.
+        /// The event.
         slot: usize,
-        /// Which of the two.
+        /// Whether to unmap an AUX area.
         aux: bool,
     },
     /// `PERF_EVENT_IOC_ENABLE`.
     Enable(usize),
     /// `PERF_EVENT_IOC_DISABLE`.
     Disable(usize),
-    /// Both, over and over; it is off in the end.
+    /// Enables and disables the event again and again. It is disabled in the end.
     Toggle {
-        /// Which event.
+        /// The event.
         slot: usize,
         /// How often.
         times: u32,
     },
-    /// The same by another thread, while this one does something.
+    /// Another thread toggles the event, while this one executes another step.
     Race {
-        /// Which event.
+        /// The event.
         slot: usize,
-        /// What this thread does: mappings, redirection, work.
+        /// The step of this thread: mappings, redirection, work.
         during: Box<Op>,
     },
     /// `PERF_EVENT_IOC_RESET`.
@@ -62,64 +62,64 @@ pub enum Op {
     Refresh(usize),
     /// `PERF_EVENT_IOC_PERIOD`.
     Period(usize),
-    /// `PERF_EVENT_IOC_SET_FILTER`, with what is no filter.
+    /// `PERF_EVENT_IOC_SET_FILTER`, with an invalid filter.
     Filter(usize),
     /// `PERF_EVENT_IOC_SET_OUTPUT`.
     Redirect {
-        /// Which event.
+        /// The event.
         slot: usize,
-        /// Into whose ring.
+        /// The event whose ring it writes to.
         to: usize,
     },
     /// `PERF_EVENT_IOC_PAUSE_OUTPUT`.
     Pause {
-        /// Which event.
+        /// The event.
         slot: usize,
-        /// Whether its data ring takes no more records.
+        /// Whether to pause its data ring, or to resume it.
         pause: bool,
     },
     /// `read()`.
     Count(usize),
     /// `poll()`.
     Poll(usize),
-    /// Reads the records and the trace that there are.
+    /// Reads the available records and trace.
     Follow(usize),
-    /// Reads as `Follow` does, and enables the event: it must make trace.
+    /// Reads as `Follow` does, and enables the event, which must make trace.
     Trace(usize),
-    /// Enables the event and does not read: it must fill its area, and perf must disable it.
+    /// Enables the event, and does not read: the event must fill its area, and perf must disable it.
     Fill(usize),
-    /// Sets `aux_tail`, and is hostile.
+    /// Sets `aux_tail`, as a hostile reader may.
     Tail {
-        /// Whose ring.
+        /// The event whose ring it is.
         slot: usize,
-        /// To what.
+        /// The new tail.
         value: u64,
     },
-    /// Executes branches and system calls.
+    /// Executes branches and system calls, for this number of stretches.
     Work(u32),
-    /// Goes to a CPU.
+    /// Moves to a CPU.
     Move(usize),
-    /// Begins a child process.
+    /// Starts a child process.
     Spawn(usize),
-    /// Lets it work.
+    /// Lets the child work.
     Run(usize),
-    /// Lets it execute a program.
+    /// Lets the child execute a program.
     Exec(usize),
-    /// Lets it end.
+    /// Lets the child exit.
     Exit(usize),
-    /// Kills it.
+    /// Kills the child.
     Kill(usize),
-    /// Stops it.
+    /// Stops the child.
     Freeze(usize),
-    /// Lets it go on.
+    /// Lets the child continue.
     Thaw(usize),
     /// `delete_module()` of a PMU's driver. If no event holds the driver, `finit_module()` loads it again.
     Unload(usize),
-    /// Takes a CPU off the system, or brings it back.
+    /// Takes a CPU offline, or brings it online.
     Online {
-        /// Which CPU.
+        /// The CPU.
         cpu: usize,
-        /// Which of the two.
+        /// Whether to bring it online.
         online: bool,
     },
 }
@@ -128,9 +128,9 @@ pub enum Op {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Open {
-    /// Where the event is kept.
+    /// The slot of the event.
     pub slot: usize,
-    /// Which of the PMUs; none is a software event.
+    /// The number of its PMU; [`None`]: a software event.
     pub unit: Option<usize>,
     /// What it traces.
     pub whom: Whom,
@@ -138,9 +138,9 @@ pub struct Open {
     pub off: bool,
     /// `attr.inherit`.
     pub inherit: bool,
-    /// `attr.enable_on_exec` and `attr.remove_on_exec`, of the event of a child.
+    /// `attr.enable_on_exec` and `attr.remove_on_exec`, for the event of a child.
     pub on_exec: OnExec,
-    /// Its group leader.
+    /// The slot of its group leader.
     pub leader: Option<usize>,
 }
 
@@ -158,7 +158,7 @@ pub enum Whom {
     Child(usize),
     /// A CPU that no machine has.
     NoCpu,
-    /// A process that there is not.
+    /// A process that does not exist.
     NoProcess,
 }
 
@@ -178,13 +178,13 @@ pub enum OnExec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct MapAux {
-    /// Which event.
+    /// The event.
     pub slot: usize,
     /// Pages.
     pub pages: usize,
     /// Whether it is mapped read-only, for overwrite mode.
     pub overwrite: bool,
-    /// What `aux_offset` and `aux_size` are.
+    /// How `aux_offset` and `aux_size` are set.
     pub at: At,
 }
 
@@ -192,20 +192,20 @@ pub struct MapAux {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum At {
-    /// Behind the data ring.
+    /// Right behind the data ring.
     Behind,
-    /// Pages behind that.
+    /// Some pages further.
     Far,
     /// At the second page of the ring.
     Inside,
-    /// Elsewhere than `aux_offset` says.
+    /// At another offset than `aux_offset` says.
     Elsewhere,
-    /// Of another size than `aux_size` says.
+    /// With another size than `aux_size` says.
     Longer,
 }
 
 impl Op {
-    /// Its name, without what it is done to.
+    /// Its name, without its arguments.
     pub fn name(&self) -> String {
         let text = self.to_string();
         let name = text.split('"').nth(1);
@@ -220,8 +220,8 @@ impl fmt::Display for Op {
     }
 }
 
-/// A program for so many PMUs, of up to so many steps and stretches of steps that belong together. If `burst` is not 0, some stretches
-/// are an event and up to so many calls.
+/// Makes programs for `units` PMUs, of up to `stretches` stretches: a stretch is a step, or several steps that belong together. If `burst`
+/// is not 0, some stretches are an event and up to `burst` calls.
 pub fn program(units: usize, stretches: usize, burst: usize) -> BoxedStrategy<Vec<Op>> {
     let stretch = prop_oneof![
         19 => op(units).prop_map(|op| vec![op]),
@@ -235,7 +235,7 @@ pub fn program(units: usize, stretches: usize, burst: usize) -> BoxedStrategy<Ve
     program.prop_map(|stretches| stretches.concat()).boxed()
 }
 
-/// An event, and calls that take the kernel little time: most of them for this event.
+/// An event, followed by calls that take the kernel little time, most of them for this event.
 fn calls(units: usize, most: usize) -> impl Strategy<Value = Vec<Op>> {
     traced(units).prop_flat_map(move |begin| {
         let own = begin.iter().find_map(|op| match op {
@@ -278,7 +278,7 @@ fn call(own: usize) -> impl Strategy<Value = Op> {
     ]
 }
 
-/// An event from its beginning until it makes trace.
+/// An event, from its opening until it makes trace.
 fn traced(units: usize) -> impl Strategy<Value = Vec<Op>> {
     let whom = prop_oneof![
         3 => (0..CPUS).prop_map(Whom::Cpu),

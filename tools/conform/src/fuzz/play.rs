@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Executes a program, and compares each step with what the [model](super::model) foresees.
+//! Executes a program, and compares each step with the prediction of the [model](super::model).
 //!
-//! Beyond the outcome of a call:
+//! Besides the outcome of a call it checks that
 //!
 //! - `aux_head` of a ring that no event may write into does not move, and there is no new AUX record;
-//! - AUX records join each other, and come from an event of that ring, on its CPU;
-//! - each byte of a stream that is known is right;
-//! - an event that alone writes a ring has counted what was recorded, and what records report as lost;
-//! - an event that is off counts nothing.
+//! - AUX records follow each other, and come from an event of that ring, on its CPU;
+//! - each byte of a stream of a known format is right;
+//! - the count of an event that alone writes into a ring is what was recorded, plus what records report as lost;
+//! - a disabled event counts nothing.
 
 mod rings;
 
@@ -35,7 +35,7 @@ use crate::records::Ledger;
 use crate::rig::{self, bytes, pin, software, work, DUMMY};
 use crate::stream::Stream;
 
-/// A program that is executed.
+/// A program that is being executed.
 pub struct Play<'a> {
     pmus: &'a [Pmu],
     modules: &'a [Option<Module>],
@@ -43,13 +43,13 @@ pub struct Play<'a> {
     slots: [Slot; SLOTS],
     rings: BTreeMap<usize, Ring>,
     children: [Option<Child>; CHILDREN],
-    /// CPUs that are off.
+    /// CPUs that are offline.
     off: BTreeSet<usize>,
-    /// Steps, and of a step that repeats a call each call.
+    /// Number of steps. A step that repeats a call counts with each call.
     operations: AtomicU64,
 }
 
-/// An event. Unmapped before it is closed, as the fields are.
+/// An event. The order of the fields matters: the rings are unmapped before the event is closed.
 #[derive(Default)]
 struct Slot {
     areas: Vec<Mapping>,
@@ -57,29 +57,29 @@ struct Slot {
     event: Option<Event>,
     unit: Option<usize>,
     id: u64,
-    /// What it had counted when it was off.
+    /// Its count while it is disabled.
     counted: Option<u64>,
 }
 
 /// What is known of the contents of a ring.
 #[derive(Default)]
 struct Ring {
-    /// Of the area that it has.
+    /// The ledger of its current area.
     ledger: Option<Ledger>,
     stream: Option<Stream>,
     tail: u64,
     /// `aux_head`, while no event may write into the ring.
     head: Option<u64>,
-    /// Records may be missing.
+    /// Whether records may be missing.
     silent: bool,
-    /// The event that alone writes, and has counted nothing before.
+    /// The only event that writes into the ring, if it had counted nothing before.
     alone: Option<usize>,
     /// The events that may have written it, and their CPUs.
     ids: BTreeMap<u64, Option<usize>>,
 }
 
 impl<'a> Play<'a> {
-    /// A program that begins.
+    /// Prepares a program.
     pub fn new(pmus: &'a [Pmu], modules: &'a [Option<Module>], model: Model) -> Self {
         Self {
             pmus,
@@ -93,7 +93,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// How many steps it has executed. A step that repeats a call counts as often as it has called.
+    /// Number of executed steps. A step that repeats a call counts with each call.
     pub fn operations(&self) -> u64 {
         self.operations.load(Ordering::Relaxed)
     }
@@ -102,7 +102,7 @@ impl<'a> Play<'a> {
         self.operations.fetch_add(times, Ordering::Relaxed);
     }
 
-    /// Executes it; how many steps did something.
+    /// Executes the program. Returns how many steps did something.
     pub fn run(&mut self, program: &[Op], times: &mut Times) -> Result<u64> {
         let mut done = 0;
         for (number, op) in program.iter().enumerate() {
@@ -138,7 +138,7 @@ impl<'a> Play<'a> {
         Ok(done)
     }
 
-    /// Executes a step: what the call returned, or what is wrong.
+    /// Executes a step. Returns the result of the call, or an error if something is wrong.
     fn does(&mut self, op: &Op) -> Result<io::Result<()>> {
         match op {
             Op::Open(open) => return self.open(open),
@@ -231,7 +231,7 @@ impl<'a> Play<'a> {
                 if self.model.is_used(*unit) {
                     return Ok(module.unload());
                 }
-                // A driver of one unit for all CPUs puts its events on the CPU where it is loaded.
+                // The driver of a unit for all CPUs puts its events on the CPU where it is loaded.
                 let here = sched_getaffinity(None)?;
                 pin(0)?;
                 let reloaded = module.reload();
@@ -264,7 +264,7 @@ impl<'a> Play<'a> {
         Ok(call(event.context("the event is not open")?))
     }
 
-    /// Does something while another thread enables and disables an event, which is off in the end.
+    /// Executes a step while another thread enables and disables an event, which is disabled in the end.
     fn race(&mut self, slot: usize, during: &Op) -> Result<io::Result<()>> {
         self.moves();
         let event = self.slots.get(slot).and_then(|slot| slot.event.as_ref());
@@ -306,13 +306,14 @@ impl<'a> Play<'a> {
         Some(self.rings.entry(buffer).or_default())
     }
 
-    /// An event that is off before and behind a step makes trace on the way; so do others of its group.
+    /// Forgets heads and counts. An event that is disabled before and after a step may make trace during it, and so may others of its
+    /// group.
     fn moves(&mut self) {
         self.rings.values_mut().for_each(|ring| ring.head = None);
         self.slots.iter_mut().for_each(|slot| slot.counted = None);
     }
 
-    /// What this event counts says nothing of its ring any more.
+    /// From now on the count of this event does not describe the content of its ring.
     fn loses(&mut self, slot: usize) {
         if let Some(slot) = self.slots.get_mut(slot) {
             slot.counted = None;
@@ -324,7 +325,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// A mapping of a ring: any event has it.
+    /// A mapping of a ring, through any of its events.
     fn base(&self, buffer: usize) -> Option<&Mapping> {
         self.view(buffer, |slot| &slot.bases)
     }
@@ -337,7 +338,7 @@ impl<'a> Play<'a> {
         })
     }
 
-    /// Rings whose areas are gone.
+    /// Forgets the contents of areas that are gone.
     fn forgets(&mut self) {
         for (buffer, ring) in &mut self.rings {
             if self.model.area(*buffer).is_none() {
@@ -401,7 +402,7 @@ impl<'a> Play<'a> {
         Ok(Ok(()))
     }
 
-    /// Records of this event may be in its ring from now on.
+    /// From now on records of this event may be in its ring.
     fn may_write(&mut self, slot: usize) {
         let cpu = self.model.cpu(slot);
         let id = self.slots.get(slot).map_or(0, |slot| slot.id);
@@ -442,7 +443,7 @@ impl<'a> Play<'a> {
             }
         }
         if is_new {
-            // Of an area that is gone.
+            // The records of an area that is gone.
             self.drain(buffer)?;
         }
         let at_slot = self.slots.get(slot).context("a slot")?;
@@ -493,7 +494,7 @@ impl<'a> Play<'a> {
         let event = slot.event.as_ref().context("the event is not open")?;
         let mut count = event.count()?.context("read() gives nothing")?;
         if count.running > count.enabled {
-            // perf loads one after the other, while another CPU may change both: Documentation/upstream.
+            // perf loads the two values one after the other, while another CPU may change both: see Documentation/upstream.
             count = event.count()?.context("read() gives nothing")?;
         }
         ensure!(count.id == slot.id, "id {} for {}", count.id, slot.id);
@@ -540,7 +541,7 @@ fn is_one(right: &[Errno], error: &io::Error) -> bool {
     numbers.any(|number| error.raw_os_error() == Some(number))
 }
 
-/// Takes a CPU off the system, or brings it back.
+/// Takes a CPU offline, or brings it online.
 pub fn online_is(cpu: usize, online: bool) -> io::Result<()> {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
     std::fs::write(path, if online { "1" } else { "0" })

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the steps of all programs took.
+//! How long the steps of all programs took.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use super::op::Op;
 
-/// How many steps of each kind there were, and what they took together.
+/// The number of steps of each kind, and their total time.
 #[derive(Debug, Default)]
 pub struct Times {
     steps: HashMap<Discriminant<Op>, Time>,
-    /// What is done for each program.
+    /// Other work, which is done once for each program.
     others: HashMap<&'static str, Time>,
 }
 
@@ -31,7 +31,7 @@ impl Times {
         time.or_insert_with(|| Time::new(op.name())).add(begin);
     }
 
-    /// The same for what is no step.
+    /// Adds other work in the same way.
     pub fn add_other(&mut self, name: &'static str, begin: Instant) {
         let time = self.others.entry(name);
         time.or_insert_with(|| Time::new(name.to_owned()))
@@ -53,7 +53,7 @@ impl Time {
     }
 }
 
-/// The steps, those first that took the most.
+/// The kinds of steps, those with the longest total time first.
 impl fmt::Display for Times {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut all: Vec<_> = self.steps.values().chain(self.others.values()).collect();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a record says: its fields, by its type.
+//! The fields of a record, decoded by its type.
 
 use super::kernel::{
     Aux, AuxFlags, Comm, FileId, ItraceStart, KernelMmap, Lost, Mmap2, Read, Task, Tracepoint,

@@ -22,9 +22,9 @@ bitflags::bitflags! {
     /// `flags` of [`Aux`].
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct AuxFlags: u64 {
-        /// The AUX area had no room for all of the trace.
+        /// The AUX area had no space for all of the trace.
         const TRUNCATED = 1 << 0;
-        /// The area was mapped for overwriting.
+        /// The AUX area is mapped in overwrite mode.
         const OVERWRITE = 1 << 1;
         /// The trace has gaps.
         const PARTIAL = 1 << 2;
@@ -83,7 +83,7 @@ pub struct Aux {
     pub offset: u64,
     /// Length of the piece.
     pub size: u64,
-    /// What happened to the piece.
+    /// Losses and format of the piece.
     pub flags: AuxFlags,
 }
 
@@ -113,7 +113,7 @@ impl Encode for ItraceStart {
     }
 }
 
-/// Records that found no room in the data ring.
+/// Records that the kernel dropped because the data ring was full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lost {
     /// Id of the event.
@@ -178,7 +178,7 @@ impl Encode for KernelMmap<'_> {
         MISC_KERNEL
     }
     fn encode(&self, out: &mut Vec<u8>) {
-        // perf's process of the kernel: pid -1, tid 0.
+        // For mappings of the kernel, perf uses pid -1 and tid 0.
         out.extend(u32::MAX.to_le_bytes());
         out.extend([0; 4]);
         out.extend(self.addr.to_le_bytes());
@@ -188,14 +188,14 @@ impl Encode for KernelMmap<'_> {
     }
 }
 
-/// A change of kernel text. The old and the new bytes are of the same place; perf's are as many.
+/// A change of kernel text: the bytes at an address before and after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextPoke<'a> {
-    /// Where it is.
+    /// Address of the change.
     pub addr: u64,
-    /// The bytes before, fewer than 64 KiB.
+    /// The bytes before the change, fewer than 64 KiB.
     pub old: &'a [u8],
-    /// The bytes from then on, fewer than 64 KiB.
+    /// The bytes after the change, fewer than 64 KiB.
     pub new: &'a [u8],
 }
 
@@ -217,16 +217,16 @@ impl Encode for TextPoke<'_> {
     }
 }
 
-/// A function that the kernel has made, or that goes: a BPF program, or code that is executed out of line.
+/// A symbol that the kernel adds or removes: a BPF program, or out-of-line code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ksymbol<'a> {
-    /// Where it is.
+    /// Address of the symbol.
     pub addr: u64,
     /// Its length.
     pub len: u32,
-    /// `PERF_RECORD_KSYMBOL_TYPE_*`: 1 is BPF, 2 is code that is executed out of line.
+    /// `PERF_RECORD_KSYMBOL_TYPE_*`: 1 is a BPF program, 2 is out-of-line code, such as that of kprobes.
     pub kind: u16,
-    /// Whether it goes.
+    /// Whether the kernel removes the symbol.
     pub gone: bool,
     /// Its name.
     pub name: &'a [u8],
@@ -243,7 +243,7 @@ impl Encode for Ksymbol<'_> {
     }
 }
 
-/// How a record names the file that is mapped.
+/// How a record identifies the mapped file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileId {
     /// By its inode.
@@ -283,13 +283,13 @@ pub struct Mmap2<'a> {
     pub len: u64,
     /// Offset in the file.
     pub pgoff: u64,
-    /// Which file.
+    /// Identity of the file.
     pub file: FileId,
     /// Protection.
     pub prot: u32,
     /// Flags of mmap.
     pub flags: u32,
-    /// The file; it ends at the first NUL.
+    /// Path of the file; it ends at the first NUL.
     pub filename: &'a [u8],
 }
 
@@ -355,7 +355,7 @@ pub struct Read {
     pub value: u64,
     /// How long the event was enabled, ns.
     pub enabled: u64,
-    /// How long it ran, ns.
+    /// How long the event ran, ns.
     pub running: u64,
     /// Id of the event.
     pub id: u64,
@@ -393,7 +393,7 @@ pub struct Tracepoint<'a> {
     pub time: u64,
     /// CPU.
     pub cpu: u32,
-    /// The fields that the event's format describes; when it is read, also up to 7 bytes of padding.
+    /// The fields that the event's format describes. In a decoded sample, up to 7 bytes of padding follow them.
     pub data: &'a [u8],
 }
 
@@ -409,7 +409,7 @@ impl Encode for Tracepoint<'_> {
         out.extend(self.time.to_le_bytes());
         out.extend(self.cpu.to_le_bytes());
         out.extend([0; 4]);
-        // As the kernel does, padding counts: data and the word before it are a multiple of 8.
+        // As in the kernel, the length includes the padding: the length word and the data are together a multiple of 8.
         let pad = padding(self.data.len() + 4);
         let len = u32::try_from(self.data.len() + pad).unwrap_or(u32::MAX);
         out.extend(len.to_le_bytes());
@@ -419,7 +419,7 @@ impl Encode for Tracepoint<'_> {
 }
 
 impl<'a> Tracepoint<'a> {
-    /// Reads a sample of an event with this sample type; [`None`] if it has what this does not know the length of.
+    /// Reads a sample of an event with this sample type. [`None`] without raw data, or if fields of unknown length precede it.
     pub(super) fn decode(kind: SampleType, c: &mut Cursor<'a>) -> Result<Option<Self>> {
         if !kind.contains(SampleType::RAW)
             || kind.intersects(SampleType::READ | SampleType::CALLCHAIN)
@@ -484,7 +484,7 @@ mod tests {
         }
     }
 
-    /// What is written is read again, with padding to a multiple of 8 behind the data, whose length includes it.
+    /// A sample that is written can be read. Padding to a multiple of 8 follows its data, and their length includes it.
     #[test]
     fn tracepoints_of_each_length() {
         let kind = SampleType::IDENTIFIER
@@ -518,7 +518,7 @@ mod tests {
                 sample
             );
             assert!(padding.len() < 8 && padding.iter().all(|byte| *byte == 0));
-            // perf's own samples of tracepoints have more; what is behind a callchain is not looked for.
+            // Samples that perf records may have more fields. The decoder does not look for raw data after a callchain.
             let other = record.event(&with(kind | SampleType::CALLCHAIN)).unwrap();
             assert_eq!(other, Event::Other(RecordType::SAMPLE));
             assert!(record

@@ -26,13 +26,13 @@ macro_rules! record_types {
 record_types! {
     /// Executable mapping.
     MMAP = 1,
-    /// Records that found no room in the data ring.
+    /// Records that the kernel dropped because the data ring was full.
     LOST = 2,
     /// A thread's name.
     COMM = 3,
     /// A thread's end.
     EXIT = 4,
-    /// Too many interrupts.
+    /// The kernel throttles an event: too many interrupts.
     THROTTLE = 5,
     /// The end of throttling.
     UNTHROTTLE = 6,
@@ -66,25 +66,25 @@ record_types! {
     TEXT_POKE = 20,
     /// Hardware id of an AUX output.
     AUX_OUTPUT_HW_ID = 21,
-    /// A call chain of user space that was put off.
+    /// A user-space callchain that was left out of a sample and recorded later.
     CALLCHAIN_DEFERRED = 22,
-    /// An event, in a stream for a pipe.
+    /// An event, in a file in pipe mode.
     HEADER_ATTR = 64,
     /// The name of an event, in files of old recorders.
     HEADER_EVENT_TYPE = 65,
-    /// Formats of tracepoints, in a stream for a pipe.
+    /// Formats of tracepoints, in a file in pipe mode.
     HEADER_TRACING_DATA = 66,
-    /// A build-id, in a stream for a pipe.
+    /// A build-id, in a file in pipe mode.
     HEADER_BUILD_ID = 67,
     /// The recorder has read every ring once.
     FINISHED_ROUND = 68,
     /// The ids of the events.
     ID_INDEX = 69,
-    /// What a decoder needs to know about the trace.
+    /// Information that a decoder of the trace needs.
     AUXTRACE_INFO = 70,
     /// A piece of the AUX area; its payload follows.
     AUXTRACE = 71,
-    /// A decoder's complaint.
+    /// An error that a decoder reports.
     AUXTRACE_ERROR = 72,
     /// Threads that are recorded.
     THREAD_MAP = 73,
@@ -98,9 +98,9 @@ record_types! {
     STAT_ROUND = 77,
     /// Name, unit, scale or CPUs of an event.
     EVENT_UPDATE = 78,
-    /// From the cycle counter to perf's clock.
+    /// Conversion of the cycle counter to perf's clock.
     TIME_CONV = 79,
-    /// A feature section, in a stream for a pipe.
+    /// A feature section, in a file in pipe mode.
     HEADER_FEATURE = 80,
     /// Records of the kernel, compressed. Its length need not be a multiple of 8.
     COMPRESSED = 81,
@@ -127,8 +127,8 @@ impl RecordType {
         self.0 >= 64
     }
 
-    /// Whether a record of this type can have this length, if it is not shorter than its header. perf aligns all records but
-    /// COMPRESSED.
+    /// Whether a record of this type can have this length, which the caller has checked to be at least that of the header. perf aligns all
+    /// records but COMPRESSED.
     pub(crate) fn is_aligned(self, size: u16) -> bool {
         size % 8 == 0 || self == Self::COMPRESSED
     }

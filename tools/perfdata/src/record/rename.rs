@@ -6,12 +6,11 @@ use super::{RecordType, Records};
 use crate::bytes::to_u64;
 use crate::{Error, Result};
 
-/// Replaces each id for which `new` gives another: in the sample ids, and in the records whose fields
-/// name an event. The records are as the kernel wrote them into a ring, and their events have
-/// `IDENTIFIER` and `SAMPLE_ID_ALL`.
+/// Replaces each event id for which `new` returns another one: in the sample ids, and in the fields of records that have an event id. The
+/// records are as the kernel wrote them into a ring, and their events have `IDENTIFIER` and `SAMPLE_ID_ALL`.
 ///
 /// # Errors
-/// If the bytes are no records, or one is shorter than its type.
+/// If the bytes are no records, or a record is too short for its type.
 pub fn rename(records: &mut [u8], new: &dyn Fn(u64) -> Option<u64>) -> Result<()> {
     let mut places = Vec::new();
     for record in Records::new(records, 0) {

@@ -15,9 +15,10 @@ pub struct SampleId {
     pub tid: Option<u32>,
     /// Time of the event's clock, ns.
     pub time: Option<u64>,
-    /// Id of the event (of `ID` or `IDENTIFIER`).
+    /// Id of the event (from `ID` or `IDENTIFIER`).
     pub id: Option<u64>,
-    /// Id of the event itself, where [`id`](Self::id) is that of the event it was inherited from.
+    /// Id of the event itself. If the event is inherited, [`id`](Self::id) is that of the event it
+    /// was inherited from.
     pub stream_id: Option<u64>,
     /// CPU.
     pub cpu: Option<u32>,
@@ -88,13 +89,13 @@ impl SampleId {
     }
 }
 
-/// Where the records of an event have their time: the length of their sample ids, and the offset of
-/// the time in these. [`None`] if they have no time.
+/// Place of the time in the records of an event: the length of their sample ids, and the offset of
+/// the time in a sample id. [`None`] if the records have no time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimePlace(pub(super) Option<(usize, usize)>);
 
 impl TimePlace {
-    /// The place in the records of this event.
+    /// The place of the time in the records of this event.
     #[must_use]
     pub fn of(attr: &Attr) -> Self {
         let (all, kind) = (crate::Flags::SAMPLE_ID_ALL, attr.sample_type);

@@ -24,7 +24,7 @@ pub struct IdIndexEntry {
 pub struct IdIndex<'a>(pub &'a [IdIndexEntry]);
 
 impl IdIndex<'_> {
-    /// The most entries of a record. It leaves room for the fields that newer layouts add to each.
+    /// Maximum number of entries in a record. Leaves space for the fields that newer layouts add to each entry.
     pub const MAX: usize = 1364;
 }
 
@@ -41,12 +41,12 @@ impl Encode for IdIndex<'_> {
     }
 }
 
-/// What a decoder needs to know about the trace.
+/// Information that a decoder of the trace needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AuxtraceInfo<'a> {
     /// The decoder: 1 `intel_pt`, 2 `intel_bts`, …
     pub kind: u32,
-    /// The decoder's own words.
+    /// Private words of the decoder.
     pub private: &'a [u64],
 }
 
@@ -68,7 +68,7 @@ pub struct Auxtrace {
     pub size: u64,
     /// Where the payload begins, in bytes since the first byte that was written into the area.
     pub offset: u64,
-    /// When the recorder read it.
+    /// Time at which the recorder read the piece.
     pub reference: u64,
     /// Number of the ring.
     pub idx: u32,
@@ -121,12 +121,11 @@ impl Auxtrace {
 /// type skips the record, and in a file that was cut off only the last part can be incomplete. This
 /// crate does not compress: the frame is bytes.
 ///
-/// The plain part is at most [`RATIO`](Self::RATIO) times as long as its record: zeros behind the
-/// frame lengthen a record that would be shorter. So the length of a file limits how much memory
-/// its content takes.
+/// Before compression, a part is at most [`RATIO`](Self::RATIO) times as long as its record. Zeros after the frame lengthen a record that
+/// would be too short. So the length of a file limits the memory that its content needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AuxtraceZstd<'a> {
-    /// The whole piece. Its size is the sum of all parts before compression.
+    /// The whole piece. Its size is the sum of the lengths of all its parts before compression.
     pub aux: Auxtrace,
     /// Offset of this part in the piece: a multiple of 8.
     pub at: u64,
@@ -137,9 +136,9 @@ pub struct AuxtraceZstd<'a> {
 }
 
 impl<'a> AuxtraceZstd<'a> {
-    /// The longest part: the frame fits into a record even if compression does not shorten it.
+    /// Maximum length of a part: its frame fits into a record even if compression does not shorten it.
     pub const MAX: u32 = 60 * 1024;
-    /// How many times as long as its record a part can be at most.
+    /// Maximum ratio of the length of a part before compression to the length of its record.
     pub const RATIO: u32 = 16;
     /// Length of the header and of the fields before the frame.
     const FRONT: usize = 8 + 40 + 16;
@@ -233,8 +232,8 @@ impl Encode for TimeConv {
 }
 
 impl TimeConv {
-    /// perf's time, ns, when the cycle counter says `cycles`; [`None`] without a conversion. `tsc_to_perf_time()` of
-    /// `tools/perf/util/tsc.c`.
+    /// Converts `cycles` of the cycle counter to perf's time in ns, as `tsc_to_perf_time()` of `tools/perf/util/tsc.c` does. [`None`] if
+    /// the parameters give no conversion.
     #[must_use]
     pub fn time(&self, cycles: u64) -> Option<u64> {
         let shift = u32::try_from(self.shift).ok().filter(|shift| *shift < 64)?;
@@ -252,7 +251,7 @@ impl TimeConv {
         Some(time.wrapping_add(rest.wrapping_mul(self.mult) >> shift))
     }
 
-    /// Old files have no more than the first three words, which is `zero` with its capability.
+    /// Old files have only the first three words, and their `zero` is valid.
     pub(super) fn decode(c: &mut Cursor<'_>) -> Result<Self> {
         let mut conv = Self {
             shift: c.u64("TIME_CONV.time_shift")?,

@@ -31,7 +31,7 @@ enum Older {
     InMemory,
     /// The writer opens the spill file when the index has become long.
     Unopened(OpenSpillFile),
-    /// In this file, from its beginning on.
+    /// The entries are in this file, from its beginning on.
     Spilled {
         file: Box<dyn SpillFile>,
         entries: u64,
@@ -153,7 +153,7 @@ impl Index {
         Ok(last.map(|entry| entry.offset))
     }
 
-    /// Removes and returns the entries at or behind `end`.
+    /// Removes and returns the entries at or after `end`.
     pub(crate) fn cut(&mut self, end: u64) -> io::Result<Vec<IndexEntry>> {
         if let Some(before) = end.checked_sub(1) {
             self.reach(before)?;
@@ -219,7 +219,7 @@ fn read(file: &mut dyn SpillFile, first: u64, end: u64) -> io::Result<Vec<IndexE
     Ok(bytes.chunks_exact(ENTRY).map(entry).collect())
 }
 
-/// The offsets of the first and of the newest parts of compressed trace. A search for one between these gives the first.
+/// The offsets of the first and of the newest parts of compressed trace. For an offset between these, a search returns the first part.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Parts {
     first: Option<u64>,
@@ -246,7 +246,7 @@ impl Parts {
         newest.copied().or(self.first.filter(|&first| first <= at))
     }
 
-    /// Removes the parts at or behind `end`.
+    /// Removes the parts at or after `end`.
     pub(crate) fn cut(&mut self, end: u64) {
         self.first = self.first.filter(|&first| first < end);
         let kept = self.newest.partition_point(|&part| part < end);
@@ -318,7 +318,7 @@ mod tests {
         places.into_iter().map(index).collect()
     }
 
-    /// The section of these.
+    /// The expected index section of these entries.
     fn whole(entries: &[IndexEntry]) -> Vec<u8> {
         if entries.is_empty() {
             return Vec::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! No bytes make the reader panic, and errors name the field and its place.
+//! No bytes make a reader panic, and errors name the field and its place.
 
 use std::io::Cursor;
 
@@ -34,7 +34,7 @@ pub(super) fn read_all(bytes: &[u8]) {
     }
 }
 
-/// What is read of a file in memory: what is around its records, then these with their payload, then the error that ends them.
+/// Reads a file in memory: first what surrounds its records, then the records with their payload, then the error that ends them.
 fn read(bytes: &[u8]) -> Result<Vec<String>, String> {
     let file = File::parse(bytes).map_err(|e| e.to_string())?;
     let features = file.features().iter();
@@ -57,7 +57,7 @@ fn read(bytes: &[u8]) -> Result<Vec<String>, String> {
     Ok(out)
 }
 
-/// The same, of a file that is read as it comes.
+/// The same as [`read`], but with [`Stream`].
 fn streamed(bytes: &[u8]) -> Result<Vec<String>, String> {
     let mut file = Stream::open(Cursor::new(bytes)).map_err(|e| e.to_string())?;
     let mut features = Vec::new();
@@ -79,7 +79,7 @@ fn streamed(bytes: &[u8]) -> Result<Vec<String>, String> {
             Ok(None) => return Ok(out),
             Err(e) => {
                 out.push(e.to_string());
-                // From the beginning again it comes to the same.
+                // A second pass from the beginning reads the same records.
                 file.go_to(file.data()).unwrap();
                 let mut again = 0;
                 while file.record().is_ok_and(|record| record.is_some()) {
@@ -89,7 +89,7 @@ fn streamed(bytes: &[u8]) -> Result<Vec<String>, String> {
                 return Ok(out);
             }
         };
-        // Before and after another look at the record; in portions.
+        // Reads the record again, then its payload in portions.
         file.go_to(offset).unwrap();
         file.record().unwrap();
         let mut payload = Vec::new();
@@ -118,7 +118,7 @@ fn streamed(bytes: &[u8]) -> Result<Vec<String>, String> {
     }
 }
 
-/// Both readers say the same of it.
+/// Checks that both readers give the same result.
 fn same(bytes: &[u8]) {
     assert_eq!(read(bytes), streamed(bytes));
 }
@@ -132,7 +132,7 @@ fn a_cut_file_never_panics() {
     }
 }
 
-/// The records go as far as the header says, whatever is behind them; and its words are believed as far as they can be.
+/// The records end where the header says, whatever follows. Sizes in the header that cannot be right are refused.
 #[test]
 fn the_header_says_where_records_end() {
     let good = sample_file(&chunks());
@@ -167,7 +167,7 @@ fn the_header_says_where_records_end() {
             (got, _) => panic!("{finished}, {size}: {got:?}"),
         }
     }
-    // A recorder that was killed before it could say: up to the end of the file, and of the last payload something is missing.
+    // The recorder was killed before it wrote the size: the records extend to the end of the file. Then the last payload is cut, too.
     let mut bytes = good[..usize::try_from(at + size).unwrap()].to_vec();
     bytes[48..56].fill(0);
     bytes[72..104].fill(0);

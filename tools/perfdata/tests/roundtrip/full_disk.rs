@@ -18,7 +18,7 @@ struct Disk {
     inner: Cursor<Vec<u8>>,
     /// Number of bytes that it holds.
     room: usize,
-    /// Number of writes until it refuses one, independent of the place.
+    /// Number of writes until it refuses one, whether it has space or not.
     refuses: Rc<Cell<Option<usize>>>,
 }
 
@@ -54,7 +54,7 @@ impl Write for Disk {
         }
         self.inner.write(&bytes[..n])
     }
-    /// Writes as much as fits of all parts, as a file does.
+    /// Writes as much of all parts as fits, as a file does.
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> std::io::Result<usize> {
         let all: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
         self.write(&all)
@@ -72,7 +72,7 @@ impl Seek for Disk {
 
 #[test]
 fn a_full_disk_leaves_what_fits() {
-    /// A piece of trace and the record behind it.
+    /// Length of a piece of trace and of the record after it.
     const UNIT: u64 = 48 + 256 + 8;
     for room in (400..9000).step_by(40) {
         let disk = Disk::new(room);
@@ -135,7 +135,7 @@ fn a_full_disk_leaves_what_fits() {
     }
 }
 
-/// What is written until the disk is full: records of 8 bytes, and pieces of trace between them.
+/// The data that is written until the disk is full: records of 8 bytes, and pieces of trace between them.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     /// Number of records before each piece.
@@ -158,7 +158,7 @@ impl Shape {
                 size: u64::try_from(size).unwrap(),
                 ..Auxtrace::default()
             };
-            // The payload looks like records: the writer must not take it for any.
+            // The payload looks like records: the writer must not count it as records.
             let payload = [FinishedRound::KIND.0.to_le_bytes(), [0, 0, 8, 0]].concat();
             let payload = payload.repeat(size / 8);
             if packed {
@@ -280,7 +280,7 @@ fn a_full_disk_loses_nothing_for_nothing() {
     assert!(over > 0 && not > 0 && refused > 0);
 }
 
-/// The end of a file is not the last word on it: the second features replace the first, and are no records.
+/// A file can be finished twice: the second features replace the first, which do not become records.
 #[test]
 fn a_file_is_finished_twice() {
     let events = [(aux_attr(), vec![100])];

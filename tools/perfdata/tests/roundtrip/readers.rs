@@ -52,14 +52,14 @@ fn the_header_has_only_features_of_perf() {
     assert!(!(CLOCK_DATA + 1..256).any(is_set));
     notes_are_found(&bytes);
 
-    // Where the notes were a feature of the header, their entry was one of the table.
+    // If the header has the bit of the notes, their entry is in the table.
     let mark = b"AUXNOTES";
     let at = bytes.windows(8).position(|part| part == mark).unwrap();
     bytes.copy_within(at + 8..at + 24, at);
     bytes[HEADER_BITS + 31] |= 0x80;
     notes_are_found(&bytes);
 
-    // No second entry stands behind that.
+    // Then a magic number after the table is not a second entry.
     bytes[at + 16..at + 24].copy_from_slice(mark);
     notes_are_found(&bytes);
 }

@@ -176,7 +176,7 @@ fn mappings_have_build_ids_or_are_the_kernels_and_its_text_changes() {
     assert_eq!(user.file.build_id().unwrap()[..4], [0xde, 0xad, 0xbe, 0xef]);
 }
 
-/// With numbers of any length a time is a product and a shift.
+/// In unlimited precision, a time is a product and a shift.
 #[test]
 fn cycles_become_times() {
     let conv = |shift, mult, zero| TimeConv {

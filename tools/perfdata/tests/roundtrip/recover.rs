@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `recover` makes a finished file of the front of one.
+//! `recover` finishes a file that was cut off.
 
 use std::io::Cursor;
 
@@ -25,8 +25,7 @@ pub(super) fn recovered(bytes: &[u8]) -> perfdata::Result<(perfdata::Recovered, 
     Ok((found, file.into_inner()))
 }
 
-/// A file is cut after each byte. Of each front `recover` makes a finished file that has all whole
-/// records and every byte of trace.
+/// Cuts a file after each byte. From each front, `recover` makes a finished file that has all whole records and every whole word of trace.
 #[test]
 fn every_prefix_recovers_or_is_refused() {
     let whole = sample_file(&chunks());
@@ -118,7 +117,7 @@ fn zeros_are_cut_off() {
     );
 }
 
-/// A file system has written its length, and not its last blocks: they read as zeros.
+/// The file system has stored the length of the file, but not its last blocks, which read as zeros.
 #[test]
 fn zeros_at_the_end_are_no_trace() {
     let whole = sample_file(&chunks());
@@ -129,7 +128,7 @@ fn zeros_at_the_end_are_no_trace() {
     for len in (data..end).step_by(97).chain([end]) {
         let (_, short) = recovered(&whole[..len]).unwrap_or_default();
         for zeros in [0, 1, 511, 512, 1024, 5000, 70_000] {
-            // Not all blocks behind this were written.
+            // The blocks after this one were not written.
             let mut cut = whole[..len].to_vec();
             let next = len.next_multiple_of(512);
             cut.extend(vec![0; next - len]);
@@ -160,7 +159,7 @@ fn record(kind: u32, len: u16) -> Vec<u8> {
     out
 }
 
-/// An AUXTRACE record, and so much of its payload.
+/// An AUXTRACE record, and the first `there` bytes of its payload.
 fn piece(size: u64, offset: u64, there: usize) -> Vec<u8> {
     let mut out = record(RecordType::AUXTRACE.0, 8);
     let aux = Auxtrace {
@@ -175,8 +174,8 @@ fn piece(size: u64, offset: u64, there: usize) -> Vec<u8> {
     out
 }
 
-/// What stock perf has written when it is killed: features that its header announces and that are not there, and records of
-/// types that come before, between and behind the pieces of trace. Some are of no known type, and COMPRESSED is not aligned.
+/// A file of stock perf that was killed. The header announces features that are missing. Records of other types come before, between and
+/// after the pieces of trace. One type is unknown, and COMPRESSED is not aligned.
 #[test]
 fn a_file_of_perf_keeps_all_records() {
     let file = Writer::new(Cursor::new(Vec::new()), &[(aux_attr(), vec![100])]).unwrap();
@@ -189,7 +188,7 @@ fn a_file_of_perf_keeps_all_records() {
         piece(64, 0, 64),
         record(81, 21),
         record(1, 24),
-        // The kernel's records, of which this is too short for its type.
+        // A record of the kernel that is too short for its type.
         record(11, 8),
         record(83, 48),
         piece(128, 64, 128),

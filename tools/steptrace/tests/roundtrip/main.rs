@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Random walks through random programs, encoded, and followed again by libipt: it must find every instruction of the
-//! walk, and no other.
+//! Encodes random walks through random programs, and lets libipt follow the traces: it must find every instruction of the walk, and no
+//! other.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -19,18 +19,18 @@ mod program;
 
 use program::{Dice, Program};
 
-/// A ring, for which writes fail at times.
+/// A ring to which writes fail at times.
 struct Ring<'a> {
     bytes: Vec<u8>,
     dice: &'a mut Dice,
-    /// One write in so many finds no room.
+    /// One write in this number finds no space.
     full: Option<usize>,
     time: u64,
 }
 
 impl Output for Ring<'_> {
     fn write(&mut self, bytes: &[u8], keep: usize) -> Result<(), Full> {
-        // What ends a trace has room kept for it.
+        // Space is kept for the packets that end a trace.
         if keep > 0 && self.full.is_some_and(|n| self.dice.one_in(n)) {
             return Err(Full);
         }
@@ -52,7 +52,7 @@ struct Counts {
     writes: Vec<(u64, u64)>,
 }
 
-/// Walks, and gives the trace and what was walked.
+/// Walks through a random program. Returns the program, the trace, and the executed instructions.
 fn walk(
     seed: u64,
     mode: Mode,
@@ -84,7 +84,7 @@ fn walk(
     for _ in 0..2000 {
         let somewhere = program.blocks[dice.below(program.blocks.len())];
         if !pt.is_on() {
-            // Each session begins so, and some go on.
+            // A trace always begins with this. A trace that was disabled may begin again or continue.
             if !began || lost || dice.one_in(4) {
                 if pt.begin(lost, &mut ring).is_err() {
                     continue;
@@ -99,7 +99,7 @@ fn walk(
                 continue;
             }
         }
-        // Something comes in between.
+        // At times something asynchronous happens.
         match dice.below(400) {
             0..=3 => {
                 pt.disable(ip, &mut ring).unwrap();
@@ -126,7 +126,7 @@ fn walk(
                 continue;
             }
             8..=15 => {
-                // What a decoder walks over next does not depend on it.
+                // The instructions that a decoder finds next do not depend on this.
                 let _ = pt.interrupts_change(dice.one_in(2), ip, &mut ring);
             }
             _ => {}
@@ -155,7 +155,7 @@ fn walk(
         };
         if let Kind::Far(far) = insn.kind {
             assert!(matches!(far, Far::Syscall | Far::Interrupt(0x80)));
-            // There may be no space for the packet in front of it.
+            // There may be no space for the packet before it.
             if pt.far_by(far, ip, &mut ring).is_err() {
                 pt.far(&mut ring).unwrap();
             }
@@ -198,7 +198,7 @@ fn walk(
             }
             Err(Full) => {
                 counts.full += 1;
-                // The rest is lost, until there is room.
+                // The rest is lost, until there is space.
                 pt.disable(ip, &mut ring).unwrap();
                 lost = dice.one_in(2);
             }
@@ -235,7 +235,7 @@ struct Followed {
     errors: Vec<String>,
 }
 
-/// Has libipt follow the trace of a text at an address. With `mtc` it tells times, too.
+/// Lets libipt follow the trace of a text at an address. With `mtc` it also prints times.
 fn follow(directory: &Path, text: (&[u8], u64), trace: &[u8], mtc: Option<Mtc>) -> Followed {
     let ((bytes, base), text, file) = (text, directory.join("text"), directory.join("trace"));
     fs::write(&text, bytes).unwrap();
@@ -296,7 +296,7 @@ fn configs(seed: u64) -> Config {
     }
 }
 
-/// Compares one walk; says how many instructions it had.
+/// Compares one walk. Returns the number of its instructions.
 fn compare(directory: &Path, seed: u64, mode: Mode, full: Option<usize>) -> usize {
     let config = configs(seed);
     let (program, trace, walked, counts) = walk(seed, mode, config, full);
@@ -351,7 +351,7 @@ fn walks_with_losses() {
     many(Mode::Bits32, Some(200), 3000);
 }
 
-/// A trace of one jump, over and over, with the clock at what `next` makes of it before each.
+/// A trace of one jump that is executed again and again. Before each jump `next` advances the clock.
 struct Times<N>(Vec<u8>, u64, N);
 
 impl<N: FnMut(u64) -> u64> Output for Times<N> {
@@ -381,7 +381,7 @@ fn packets(directory: &Path, trace: &[u8]) -> Vec<String> {
     packets.map(|(_, packet)| packet.to_owned()).collect()
 }
 
-/// Without `TNT`s a trace has the other packets as before.
+/// Without `TNT` packets the other packets of a trace stay the same.
 #[test]
 fn a_trace_without_tnt() {
     let directory = tempfile::tempdir().unwrap();
@@ -389,7 +389,7 @@ fn a_trace_without_tnt() {
 
     for seed in 0..20 {
         let config = Config {
-            // Where these are depends on how many bytes and branches there are.
+            // The positions of these packets depend on the number of bytes and branches.
             psb_period: 0,
             tsc_period: 0,
             cyc: false,
@@ -413,15 +413,15 @@ fn a_trace_without_tnt() {
     assert!(left_out > 100, "{left_out}");
 }
 
-/// libipt knows of an `MTC` which one it is by the `TMA` before, which has 16 bits of the coarse clock: they hold no
-/// more than eight bits of what shifts above 8 leave.
+/// libipt identifies an `MTC` by the `TMA` before it, which has 16 bits of the coarse clock. With shifts above 8 these do not include all
+/// eight bits of an `MTC`.
 #[test]
 fn times_are_exact_to_the_coarse_clock() {
     let directory = tempfile::tempdir().unwrap();
     for (ratio, shift, most) in [
         (512, 0, 3000),
         (512, 3, 30_000),
-        // More than an `MTC` can tell have passed at times.
+        // At times more ticks have passed than an `MTC` can show.
         (7, 1, 30_000),
         (1, 0, 3),
         (512, 8, 1 << 21),
@@ -457,8 +457,8 @@ fn times_are_exact_to_the_coarse_clock() {
         let followed = follow(directory.path(), (&text, base), &trace, Some(mtc));
         assert_eq!(followed.errors, Vec::<String>::new(), "{mtc:?}");
         assert_eq!(followed.walked.len(), 2000, "{mtc:?}");
-        // libipt has read the packet of the first jump when it shows the jump: the time where the trace began is past.
-        // A later one is where the coarse clock was, or what a `TSC` says, if that clock was too far ahead.
+        // libipt has read the packet of the first jump when it shows that jump, so the time at the beginning of the trace is not seen. A
+        // later time is that of the coarse clock, or that of a `TSC` if the coarse clock was too far ahead.
         let tick = u64::from(ratio) << shift;
         let mut last = told[1];
         let mut want = Vec::new();

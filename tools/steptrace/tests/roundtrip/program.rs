@@ -4,7 +4,7 @@
 
 use intel_pt::insn::{Insn, Mode};
 
-/// A source of numbers: the same seed gives the same walk.
+/// A source of random numbers: the same seed gives the same walk.
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -24,7 +24,7 @@ impl Dice {
     }
 }
 
-/// Instructions that are no branches and valid in both modes, of many lengths.
+/// Instructions of many lengths that are no branches, and are valid in both modes.
 const PLAIN: &[&[u8]] = &[
     &[0x90],
     &[0xf3, 0x90],
@@ -45,7 +45,7 @@ const PLAIN: &[&[u8]] = &[
     &[0xf3, 0x0f, 0xae, 0x64, 0x24, 0x08],
 ];
 
-/// One with a REP prefix, which takes several steps.
+/// An instruction with a REP prefix, which takes several steps.
 const REP: &[u8] = &[0xf3, 0xa4];
 
 /// A program: blocks of instructions, each with a branch at its end.
@@ -57,15 +57,15 @@ pub struct Program {
 }
 
 impl Program {
-    /// Lays one out. Direct jumps and calls lead forward, to a later block: a loop of nothing else could be left by an
-    /// asynchronous event only, and no trace tells in which of its rounds that was.
+    /// Makes a random program. Direct jumps and calls lead forward, to a later block. Otherwise a loop of direct branches could only be
+    /// left by an asynchronous event, and no trace shows in which iteration that happened.
     pub fn random(dice: &mut Dice, mode: Mode, base: u64) -> Self {
         const BLOCK: usize = 64;
         let count = 4 + dice.below(60);
         let mut text = Vec::new();
         let mut blocks = Vec::new();
         let at = |text: &mut Vec<u8>, dice: &mut Dice| {
-            // Blocks that touch, blocks with gaps, and some far away.
+            // Adjacent blocks, blocks with gaps, and some far away.
             let gap = match dice.below(40) {
                 0 => 0x1_0000,
                 1..=9 => dice.below(9),
@@ -78,7 +78,7 @@ impl Program {
         for _ in 0..count {
             let start = at(&mut text, dice);
             blocks.push(start);
-            // As long as it can be; filled in below.
+            // The maximum length; the block is filled in below.
             text.resize(start + BLOCK, 0xf4);
         }
         for (i, &start) in blocks.iter().enumerate() {
@@ -95,7 +95,7 @@ impl Program {
             let later = (i + 1 < count).then(|| blocks[i + 1 + dice.below(count - i - 1)]);
             body.extend(branch(dice, mode, here, any, later));
             assert!(body.len() <= BLOCK);
-            // What stands behind the branch is reached when it is not taken, or by a return: on to the next block.
+            // The code after the branch is reached when the branch is not taken, or by a return. It leads to the next block.
             if let Some(next) = blocks.get(i + 1) {
                 let from = start + body.len() + 5;
                 body.push(0xe9);

@@ -15,7 +15,7 @@ format:
 
 ";
 
-/// A format with this field, and what it prints.
+/// A format with this field and this print format.
 fn with(field: &str, print: &str) -> Result<Format> {
     Format::parse(&format!("{COMMON}\tfield:{field}\n\nprint fmt: {print}\n"))
 }
@@ -158,7 +158,7 @@ fn kinds() {
             "a",
             Kind::RelLoc(Element::Byte),
         ),
-        // A field whose name is that of a type.
+        // A field with the name of a type.
         (
             "__data_loc u8[] char",
             8,
@@ -235,7 +235,7 @@ fn formats_that_cannot_be() {
     }
 }
 
-/// What a field of an event shows.
+/// The text of a field's value.
 fn shown(field: &str, event: &[u8]) -> std::result::Result<String, String> {
     let format = with(field, "__get_rel_bitmask(mask)").unwrap();
     let field = format.own().next().unwrap();
@@ -243,7 +243,7 @@ fn shown(field: &str, event: &[u8]) -> std::result::Result<String, String> {
     Ok(value.to_string())
 }
 
-/// An event: 8 bytes that all have, and these.
+/// An event: 8 bytes of common fields, and these.
 fn event(words: &[u32], more: &[u8]) -> Vec<u8> {
     let mut out = vec![0; 8];
     out.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
@@ -251,7 +251,7 @@ fn event(words: &[u32], more: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Offset and length.
+/// The word of a location: offset and length.
 fn at(offset: u32, len: u32) -> u32 {
     len << 16 | offset
 }

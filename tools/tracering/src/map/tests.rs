@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What needs no kernel: the rest is in the cases of `tools/e2e/src/ring.rs`.
+//! Tests that need no kernel. The cases of `tools/e2e/src/ring.rs` test the rest.
 
 #![allow(clippy::unwrap_used)]
 

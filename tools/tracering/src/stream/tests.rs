@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What needs no kernel: the rest is in the cases of `tools/e2e/src/ring.rs`.
+//! Tests that need no kernel. The cases of `tools/e2e/src/ring.rs` test the rest.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use std::fs::OpenOptions;
 use super::*;
 use crate::subbuf::Missed;
 
-/// A sub-buffer of 4096 bytes with an event of one word for each of these, of a kernel with 64 bits.
+/// A sub-buffer of 4096 bytes of a 64-bit kernel, with an event of one word for each of these words.
 fn page(commit: u64, words: &[u32]) -> Vec<u8> {
     let mut out = 100_u64.to_ne_bytes().to_vec();
     out.extend(commit.to_ne_bytes());
@@ -26,7 +26,7 @@ fn page(commit: u64, words: &[u32]) -> Vec<u8> {
     out
 }
 
-/// Times and words of all events, and what was lost before them.
+/// Times and words of all events, and the events lost before them.
 fn taken(stream: &mut Stream) -> Option<(Missed, Vec<(u64, u32)>)> {
     let mut reader = stream.reader().unwrap()?;
     let missed = reader.missed();
@@ -55,7 +55,7 @@ fn a_file_of_sub_buffers() {
         assert_eq!(taken(&mut stream), Some(second));
         assert_eq!(taken(&mut stream), None);
     }
-    // One that ends in the middle.
+    // A sub-buffer that ends in the middle.
     std::fs::write(&path, &pages[..4000]).unwrap();
     for with_splice in [false, true] {
         let mut stream = Stream::open(&path, header, with_splice).unwrap();
@@ -71,7 +71,7 @@ fn sub_buffers_move_into_files() {
     let pages: Vec<_> = (0..700).flat_map(|n| page(16, &[n, n + 1])).collect();
     std::fs::write(&path, &pages).unwrap();
     let header = PageHeader::new(8, 4096);
-    // The kernel splices nothing to the end of a file: so these bytes are copied.
+    // The kernel cannot splice to a file in append mode, so these bytes are copied.
     for append in [false, true] {
         for with_splice in [true, false] {
             let mut options = OpenOptions::new();

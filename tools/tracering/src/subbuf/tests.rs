@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The parser against a writer of its own, and against what no kernel writes.
+//! Tests of the parser, with the output of a writer and with data that no kernel writes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,20 +8,20 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a writer puts into a sub-buffer.
+/// An entry that the test writes into a sub-buffer.
 #[derive(Debug, Clone)]
 enum Put {
-    /// An event so long after the last, with this data.
+    /// An event with this time difference and this data.
     Data(u32, Vec<u8>),
-    /// One that was discarded.
+    /// A discarded event.
     Discarded(u32, usize),
-    /// Time.
+    /// A time extend.
     Extend(u64),
-    /// The time itself.
+    /// An absolute time stamp.
     Stamp(u64),
 }
 
-/// The word in front of an event.
+/// The header word of an event.
 fn head(type_len: u32, delta: u32) -> [u8; 4] {
     if cfg!(target_endian = "little") {
         (type_len | delta << 5).to_ne_bytes()
@@ -30,7 +30,7 @@ fn head(type_len: u32, delta: u32) -> [u8; 4] {
     }
 }
 
-/// The bytes of these.
+/// The bytes of these entries.
 fn written(all: &[Put]) -> Vec<u8> {
     let mut out = Vec::new();
     for put in all {
@@ -65,7 +65,7 @@ fn written(all: &[Put]) -> Vec<u8> {
     out
 }
 
-/// A sub-buffer of 4096 bytes of a kernel whose `long` has `long` bytes.
+/// A sub-buffer of 4096 bytes, from a kernel whose `long` has `long` bytes.
 fn page(long: usize, time: u64, commit: u64, data: &[u8]) -> Vec<u8> {
     let mut out = time.to_ne_bytes().to_vec();
     if long == 4 {
@@ -109,7 +109,7 @@ fn put() -> impl Strategy<Value = Put> {
 }
 
 proptest! {
-    /// What was written is what is read, and a cursor in the middle goes on as if it had not stopped.
+    /// The parser reads the entries that were written. A reader that continues at a cursor in the middle gets the same events.
     #[test]
     fn all_events_are_read(
         all in prop::collection::vec(put(), 0..20),
@@ -130,7 +130,7 @@ proptest! {
                 }
                 Put::Discarded(delta, _) => time = time.wrapping_add(u64::from(*delta)),
                 Put::Extend(more) => time = time.wrapping_add(*more),
-                // The highest bits are the last time's, and one more if it would go back.
+                // The highest bits are those of the last time, plus one if the time would go back.
                 Put::Stamp(stamp) if time >> 59 != 0 => {
                     let high = time & !((1 << 59) - 1);
                     let carry = u64::from(high | *stamp < time) << 59;
@@ -153,7 +153,7 @@ proptest! {
         prop_assert_eq!(&rest, &expected[begun..]);
     }
 
-    /// Whatever the bytes are, it ends, and events are within the commit, one behind the other.
+    /// With any bytes, the iterator ends, and the events lie in order within the commit.
     #[test]
     fn anything_ends(bytes in prop::collection::vec(any::<u8>(), 0..400), commit in 0..400_u64, long in prop_oneof![Just(4_usize), Just(8)]) {
         let page = page(long, 0, commit, &bytes);
@@ -318,7 +318,7 @@ fn events_that_cannot_be() {
     }
 }
 
-/// Padding without a length ends a sub-buffer, whatever is behind it.
+/// Padding without a length ends a sub-buffer, with any bytes behind it.
 #[test]
 fn the_rest_is_padding() {
     let data = [

@@ -4,9 +4,9 @@
 
 use super::fault::Fault;
 
-/// Bytes of it.
+/// Size of the configuration space, in bytes.
 pub const SIZE: usize = 256;
-/// Bytes of BAR 2, which holds the table of MSI-X.
+/// Size of BAR 2, which holds the MSI-X table, in bytes.
 pub const MSIX_SIZE: u64 = 4096;
 
 const COMMAND: usize = 0x04;
@@ -14,7 +14,7 @@ const COMMAND_MASTER: u8 = 1 << 2;
 const MSIX: usize = 0x40;
 const POWER: usize = 0x50;
 const POWER_STATE: usize = POWER + 4;
-/// Faults on demand: a capability of the vendor's.
+/// Faults on demand: a vendor-specific capability.
 const FAULTS: usize = 0x60;
 const FAULTS_LEN: u8 = 16;
 const FAULT: usize = FAULTS + 4;
@@ -26,12 +26,12 @@ const PENDING: u32 = 0x800;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     bytes: [u8; SIZE],
-    /// Which bits can be written.
+    /// The bits that can be written.
     mask: [u8; SIZE],
 }
 
 impl Config {
-    /// That of a function with so many vectors.
+    /// The configuration space of a function with this number of vectors.
     #[must_use]
     pub fn new(vectors: u16) -> Self {
         let mut this = Self {
@@ -40,7 +40,7 @@ impl Config {
         };
         this.put(0x00, &0x1234u16.to_le_bytes());
         this.put(0x02, &0x7472u16.to_le_bytes());
-        // There is a list of capabilities.
+        // Status: there is a list of capabilities.
         this.put(0x06, &[0x10]);
         // The revision, and the class.
         this.put(0x08, &[1, 0, 0, 0x13]);
@@ -52,16 +52,16 @@ impl Config {
         let size = u32::try_from(MSIX_SIZE).unwrap_or(0);
         this.may(0x18, &size.wrapping_neg().to_le_bytes());
         this.put(0x34, &[0x40]);
-        // The line of an interrupt, for software.
+        // The interrupt line, which only software uses.
         this.may(0x3c, &[0xff]);
-        // Memory, bus master, no INTx.
+        // Memory space, bus master, INTx disable.
         this.may(COMMAND, &[0x06, 0x04]);
 
         this.put(MSIX, &[0x11, 0x50]);
         this.put(MSIX + 2, &vectors.saturating_sub(1).to_le_bytes());
-        // Enable, and mask all.
+        // MSI-X enable, and function mask.
         this.may(MSIX + 3, &[0xc0]);
-        // Both are in BAR 2.
+        // The table and the pending bits are in BAR 2.
         this.put(MSIX + 4, &2u32.to_le_bytes());
         this.put(MSIX + 8, &(PENDING | 2).to_le_bytes());
         // Version 3 of power management.
@@ -80,7 +80,7 @@ impl Config {
         copy(&mut self.mask, at, mask);
     }
 
-    /// Reads; 0 behind the end.
+    /// Reads from the configuration space. Bytes behind the end read as 0.
     pub fn read(&self, offset: u64, to: &mut [u8]) {
         to.fill(0);
         let from = usize::try_from(offset).unwrap_or(SIZE);
@@ -107,7 +107,7 @@ impl Config {
         Fault::new(self.word(FAULT), self.word(ARGUMENT))
     }
 
-    /// So many faults have happened.
+    /// Sets the number of faults that have happened.
     pub fn happened(&mut self, faults: u32) {
         self.put(HAPPENED, &faults.to_le_bytes());
     }
@@ -126,13 +126,13 @@ impl Config {
         self.byte(POWER_STATE) & 3 == 0
     }
 
-    /// Whether the device may reach memory by itself.
+    /// Whether the device may access memory by DMA.
     #[must_use]
     pub fn is_master(&self) -> bool {
         self.byte(COMMAND) & COMMAND_MASTER != 0 && self.is_on()
     }
 
-    /// All bits that can be written are as at first.
+    /// Clears all bits that can be written.
     pub fn reset(&mut self) {
         for (byte, mask) in self.bytes.iter_mut().zip(&self.mask) {
             *byte &= !mask;

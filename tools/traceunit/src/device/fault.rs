@@ -1,46 +1,45 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Faults on demand: what a device does that is broken, or goes.
+//! Faults on demand: the behaviour of a device that is broken or removed.
 
 use super::memory::{Memory, Refused};
 
-/// What goes wrong.
+/// The kind of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// What was kept back comes, and a device that did not answer does, after a reset.
+    /// Interrupts that were held back are raised. A device that did not respond is reset and responds again.
     Release,
-    /// The next interrupt of the unit is kept back.
+    /// The next interrupt of the unit is held back.
     InterruptLate,
-    /// The next interrupt of the unit does not come.
+    /// The next interrupt of the unit is lost.
     InterruptLost,
-    /// The next interrupt of the unit comes again when its reason is cleared.
+    /// The next interrupt of the unit is raised again when its cause is cleared.
     InterruptTwice,
-    /// An interrupt of the unit comes now, without a reason.
+    /// The unit raises an interrupt now, without a cause.
     InterruptSpurious,
-    /// The next interrupt of the unit comes as that of the CPU that the argument says.
+    /// The next interrupt of the unit is raised as that of another CPU, which the argument selects.
     InterruptElsewhere,
     /// The unit raises its interrupt when it is disabled.
     InterruptStopped,
-    /// The unit keeps its last piece of trace back when it is disabled, for as many reads of `STATUS`
-    /// as the argument says.
+    /// When the unit is disabled, it holds back its last piece of trace for a number of reads of `STATUS`: the argument.
     DmaLate,
-    /// The unit writes 64 bytes now, behind the last that it has written.
+    /// The unit writes 64 bytes now, behind the last byte that it has written.
     DmaStale,
-    /// The next piece of trace is written to the page that the argument says.
+    /// The next piece of trace is written to the page whose number is the argument.
     DmaWild,
-    /// The bits of the argument are the other way round in the next entry that the unit reads.
+    /// The bits of the argument are inverted in the next entry that the unit reads.
     Entry,
-    /// `WRITTEN` has the argument, which has a sign, added to it.
+    /// The argument, which is signed, is added to `WRITTEN`.
     Written,
-    /// The unit goes on as many entries later as the argument says.
+    /// The argument is added to the number of the unit's current entry.
     Position,
     /// The unit is enabled, although the guest has not enabled it.
     Restart,
-    /// The device does not answer any more.
+    /// The device does not respond any more.
     Mute,
     /// The device is reset.
     Reset,
-    /// `DROPPED` has the argument, which has a sign, added to it, and so has `GENERATED`.
+    /// The argument, which is signed, is added to `DROPPED` and `GENERATED`.
     Dropped,
 }
 
@@ -65,7 +64,7 @@ impl Kind {
         Self::Dropped,
     ];
 
-    /// Whether it happens when it is asked for.
+    /// Whether the fault happens at once.
     #[must_use]
     pub const fn is_now(self) -> bool {
         matches!(
@@ -79,7 +78,7 @@ impl Kind {
         )
     }
 
-    /// Whether it is one of those that happen when a unit raises its interrupt.
+    /// Whether the fault happens when a unit raises its interrupt.
     #[must_use]
     pub const fn is_of_interrupt(self) -> bool {
         matches!(
@@ -92,19 +91,19 @@ impl Kind {
     }
 }
 
-/// What is written to `FAULT` and `ARGUMENT`.
+/// A fault: the values of `FAULT` and `ARGUMENT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
-    /// What goes wrong.
+    /// Kind of the fault.
     pub kind: Kind,
-    /// The CPU whose unit it happens to.
+    /// The CPU whose unit has the fault.
     pub cpu: usize,
-    /// What it is for depends on the kind.
+    /// The argument. Its meaning depends on the kind.
     pub argument: u32,
 }
 
 impl Fault {
-    /// The fault that these registers mean, if there is such a one.
+    /// The fault that these registers select, if it exists.
     #[must_use]
     pub fn new(fault: u32, argument: u32) -> Option<Self> {
         let [kind, cpu, 0, 0] = fault.to_le_bytes() else {
@@ -117,24 +116,24 @@ impl Fault {
         })
     }
 
-    /// The argument, with its sign.
+    /// The argument as a signed number.
     pub(super) fn signed(self) -> i64 {
         i32::from_ne_bytes(self.argument.to_ne_bytes()).into()
     }
 }
 
-/// Memory, as a unit reaches it that has a fault.
+/// The memory, as a unit with a fault accesses it.
 pub(super) struct Faulty<'a, M> {
     pub(super) memory: &'a mut M,
     pub(super) fault: &'a mut Option<Fault>,
-    /// Behind the last byte that was written.
+    /// Address behind the last byte that was written.
     pub(super) last: &'a mut u64,
-    /// How many faults have happened.
+    /// Number of faults that have happened.
     pub(super) happened: u32,
 }
 
 impl<M> Faulty<'_, M> {
-    /// The argument of this fault, which happens now.
+    /// Takes the pending fault if it has this kind: it happens now. Returns its argument.
     fn take(&mut self, kind: Kind) -> Option<u64> {
         let fault = self.fault.take_if(|fault| fault.kind == kind)?;
         self.happened = self.happened.wrapping_add(1);

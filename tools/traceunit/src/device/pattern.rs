@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The stream of `pattern`.
+//! The stream of the pattern source, in the format of the PMU `pattern`.
 
 use pattern_codec::{Header, Kind, BLOCK_LEN};
 
-/// Bytes of a packet. A page is a multiple, so no packet is cut where a unit stops.
+/// Length of a packet, in bytes. It divides a page, so no packet is cut where a unit stops.
 pub const PACKET: usize = 256;
 const SEED: u16 = 0x7472;
 
@@ -12,14 +12,14 @@ const SEED: u16 = 0x7472;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     cpu: u16,
-    /// Bytes until now.
+    /// Bytes generated so far.
     pos: u64,
-    /// Nanoseconds that were made into packets.
+    /// Time up to which packets were generated, in nanoseconds.
     done: u64,
 }
 
 impl Pattern {
-    /// That of a CPU.
+    /// The stream of a CPU.
     #[must_use]
     pub const fn new(cpu: u16) -> Self {
         Self {

@@ -8,7 +8,7 @@ mod faults;
 mod registers;
 mod table;
 
-/// Memory of some pages, by their addresses.
+/// Memory with some pages, by address.
 #[derive(Clone, Default)]
 struct Ram {
     pages: BTreeMap<u64, Vec<u8>>,
@@ -32,7 +32,7 @@ impl Ram {
         if !self.master {
             return Err(Refused::Master);
         }
-        // Nowhere is out of reach too.
+        // An access of length 0 also needs an address in memory.
         for offset in 0..u64::try_from(len.max(1)).unwrap() {
             let at = address.checked_add(offset).ok_or(Refused::Unmapped)?;
             self.byte(at).ok_or(Refused::Unmapped)?;
@@ -125,13 +125,13 @@ const WRITTEN: u64 = CPU + 0x38;
 const DROPPED: u64 = CPU + 0x40;
 const RANGES: u64 = CPU + 0x50;
 const PATTERN: u64 = 0x11;
-/// Those of the kernel and of programs, with times, cycles, an `MTC` every 8 ticks, a `PSB` every 8 KiB.
+/// `CTRL` for instructions of the kernel and of programs, with `TSC`, `CYC`, an `MTC` every 8 ticks, and a `PSB` every 8 KiB.
 const INSTRUCTIONS: u64 = 0x32_7701;
 const END: u64 = 1;
 const INT: u64 = 4;
 const STOP: u64 = 16;
 
-/// A table at 0x1000 of two regions: 0x4000 and 0x8000 to 0xa000, and round.
+/// A circular table at 0x1000 with two regions: at 0x4000, and from 0x8000 to 0xa000.
 fn round(first: u64, second: u64) -> Bench {
     let mut bench = Bench::new(&[0x1000, 0x2000, 0x4000, 0x8000, 0x9000]);
     bench.ram.entry(0x1000, 0x4000 | first);

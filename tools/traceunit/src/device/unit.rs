@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The unit of a CPU: its registers, and its way to memory.
+//! The unit of a CPU: its registers, and its writes to memory.
 
 use super::fault::{self, Faulty, Kind};
 use super::memory::{Memory, Refused};
@@ -21,11 +21,11 @@ mod at {
     pub const DROPPED: u64 = 0x40;
     pub const RATE: u64 = 0x48;
     pub const RANGES: u64 = 0x50;
-    /// Two for each range.
+    /// Registers `LOW` and `HIGH` of the first range.
     pub const BOUNDS: u64 = 0x80;
 }
 
-/// Ticks of the time stamp counter for one of the coarse clock.
+/// Ticks of the time stamp counter for one tick of the coarse clock.
 pub const COARSE: u32 = 512;
 
 /// The offset of `CTRL`.
@@ -37,7 +37,7 @@ const SOURCE: u64 = 0xf0;
 const SOURCE_SHIFT: u32 = 4;
 /// The number of the source that traces instructions.
 pub const INSTRUCTIONS: u32 = 0;
-/// The number of the source that makes the stream of `pattern`.
+/// The number of the source that generates the pattern.
 pub const PATTERN: u32 = 1;
 const KERNEL: u64 = 1 << 8;
 const USER: u64 = 1 << 9;
@@ -50,9 +50,9 @@ const PSB_SHIFT: u32 = 16;
 const PSB: u64 = 0xf << PSB_SHIFT;
 const MTC_SHIFT: u32 = 20;
 const MTC_PERIOD: u64 = 0xf << MTC_SHIFT;
-/// What the bits of `CTRL` are for instructions.
+/// The bits of `CTRL` that can be set for instructions.
 const OF_INSTRUCTIONS: u64 = KERNEL | USER | TSC | RETURNS | CYC | MTC | EVENT | PSB | MTC_PERIOD;
-/// What a range is for, of four bits in `RANGES`.
+/// Values of a range's four bits in `RANGES`.
 const FILTER: u64 = 1;
 const STOP: u64 = 2;
 
@@ -67,10 +67,10 @@ const IRQS: u64 = IRQ_INT | IRQ_FAILED;
 const OFFSET: u64 = 0x0fff_ffff;
 const PAGE: u64 = 4096;
 const RATE_FIRST: u64 = 1000;
-/// Bytes from one `PSB` to the next, if those bits are 0.
+/// Number of bytes between two `PSB`s if the bits of `PSB` are 0.
 const PSB_FIRST: u64 = 2048;
 
-/// A unit.
+/// The unit of a CPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unit {
     control: u64,
@@ -82,17 +82,17 @@ pub struct Unit {
     generated: u64,
     written: u64,
     rate: u64,
-    /// The source has begun.
+    /// Whether the source has begun.
     running: bool,
     ranges: u64,
     bounds: [(u64, u64); RANGES],
-    /// What will go wrong.
+    /// The pending fault on demand.
     fault: Option<fault::Fault>,
-    /// Trace that is not in memory yet.
+    /// Trace that a fault holds back from memory.
     held: Vec<u8>,
-    /// How many reads of `STATUS` it takes until what is held is in memory, once it is disabled.
+    /// Number of reads of `STATUS` until the trace in `held` is written to memory, after the unit was disabled.
     draining: Option<u32>,
-    /// Behind the last byte that it has written.
+    /// Address behind the last byte that the unit has written.
     last: u64,
 }
 
@@ -120,7 +120,7 @@ impl Default for Unit {
 }
 
 impl Unit {
-    /// Whether it is enabled.
+    /// Whether the unit is enabled.
     #[must_use]
     pub const fn is_enabled(&self) -> bool {
         self.control & ENABLE != 0
@@ -130,13 +130,13 @@ impl Unit {
         (self.control & SOURCE) >> SOURCE_SHIFT
     }
 
-    /// Whether it is enabled to make the pattern.
+    /// Whether the unit is enabled and its source is the pattern.
     #[must_use]
     pub fn makes_pattern(&self) -> bool {
         self.is_enabled() && self.source() == u64::from(PATTERN)
     }
 
-    /// The instructions that it is enabled to trace.
+    /// The instructions to trace, if the unit is enabled and its source is instructions.
     #[must_use]
     pub fn instructions(&self) -> Option<Request> {
         if !self.is_enabled() || self.source() != u64::from(INSTRUCTIONS) {
@@ -159,7 +159,7 @@ impl Unit {
             cyc: has(CYC),
             mtc: has(MTC).then_some(Mtc {
                 ratio: COARSE,
-                // Four bits.
+                // The field has four bits, so this cannot fail.
                 shift: u8::try_from((self.control & MTC_PERIOD) >> MTC_SHIFT).unwrap_or(0),
             }),
             event: has(EVENT),
@@ -184,7 +184,7 @@ impl Unit {
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// There is no such register.
     pub fn read(&self, offset: u64) -> Result<u64, NoRegister> {
         let flag = |set, bit| if set { bit } else { 0 };
         Ok(match offset {
@@ -219,8 +219,7 @@ impl Unit {
     ///
     /// # Errors
     ///
-    /// There is none, it can only be read, it is locked while the unit is enabled, or it does not have
-    /// this value.
+    /// The register does not exist, is read-only, is locked while the unit is enabled, or cannot have this value.
     pub fn write(&mut self, offset: u64, value: u64) -> Result<Noted, NoRegister> {
         let enabled = self.is_enabled();
         match offset {
@@ -299,7 +298,7 @@ impl Unit {
         noted
     }
 
-    /// `STATUS` is read: what is held may come into memory.
+    /// `STATUS` is read. Writes the trace that a fault has held back, if its time has come.
     pub fn drain(&mut self, memory: &mut impl Memory) -> Noted {
         match &mut self.draining {
             Some(0) => {
@@ -315,18 +314,18 @@ impl Unit {
         }
     }
 
-    /// A fault is to come.
+    /// Sets a fault that happens later.
     pub fn arm(&mut self, fault: fault::Fault) {
         self.fault = Some(fault);
     }
 
-    /// A fault that comes now.
+    /// Performs a fault that happens at once.
     pub fn fails(&mut self, fault: fault::Fault, memory: &mut impl Memory) -> Noted {
         let mut noted = Noted::default();
         match fault.kind {
             Kind::InterruptSpurious => noted.raise = true,
             Kind::DmaStale => {
-                // The page behind may have another owner.
+                // Stay in the page: the next one may have another owner.
                 let room = usize::try_from(self.last.wrapping_neg() % PAGE).unwrap_or(0);
                 let stale = [0xee; 64];
                 let stale = stale.get(..room).unwrap_or(&stale);
@@ -351,19 +350,19 @@ impl Unit {
         noted
     }
 
-    /// What goes wrong with the interrupt that the unit raises now.
+    /// Takes the pending fault, if it is one of the interrupt that the unit raises now.
     pub fn interrupt_fault(&mut self) -> Option<fault::Fault> {
         self.fault.take_if(|fault| fault.kind.is_of_interrupt())
     }
 
-    /// Whether a reason for an interrupt is there.
+    /// Whether a cause of an interrupt is pending.
     #[must_use]
     pub const fn has_reason(&self) -> bool {
         self.irq_status != 0
     }
 
-    /// The source of instructions has made `packets`. What has no place is dropped, and no group is
-    /// cut: the unit stops before it.
+    /// The source of instructions has generated `packets`. Groups without space are dropped. No group is cut: the unit stops before the
+    /// first one that does not fit.
     pub fn put_packets(&mut self, packets: &Packets, memory: &mut impl Memory) -> Noted {
         let all = packets.as_bytes();
         let held = self.held.len();
@@ -389,7 +388,7 @@ impl Unit {
         self.is_enabled() && !self.stopped && !self.failed
     }
 
-    /// The source has made `bytes`. What has no place is dropped.
+    /// The source has generated `bytes`. Bytes without space are dropped.
     pub fn put(&mut self, bytes: &[u8], memory: &mut impl Memory) -> Noted {
         self.generated = self.generated.wrapping_add(len(bytes));
         if !self.is_on() {
@@ -447,11 +446,11 @@ impl From<Refused> for Error {
     }
 }
 
-/// There is no such register, or it cannot be written now, or not with this value.
+/// The register does not exist, cannot be written now, or cannot have this value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoRegister;
 
-/// The range whose bound this register is, and whether it is the last address.
+/// The range whose bound this register has, and whether it is the range's last address.
 fn bound(offset: u64) -> Option<(usize, bool)> {
     let index = offset.checked_sub(at::BOUNDS)? / 8;
     Some((usize::try_from(index / 2).ok()?, index % 2 == 1))

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How a unit follows its table of regions.
+//! Follows the table of regions of a unit.
 
 use super::memory::{Memory, Refused};
 
-/// An entry leads to the next table.
+/// The entry leads to the next table.
 const END: u64 = 1 << 0;
-/// An interrupt when the region is full.
+/// The unit raises an interrupt when the region is full.
 const INT: u64 = 1 << 2;
 /// The unit stops when the region is full.
 const STOP: u64 = 1 << 4;
@@ -14,41 +14,41 @@ const SIZE_SHIFT: u32 = 6;
 const SIZE: u64 = 0xf << SIZE_SHIFT;
 const BASE: u64 = 0x000f_ffff_ffff_f000;
 
-/// Bytes of an entry.
+/// Size of an entry, in bytes.
 const ENTRY: u64 = 8;
-/// The most ends that a unit follows one after the other.
+/// Maximum number of consecutive `END` entries that a unit follows.
 const MOST_ENDS: u32 = 65536;
 
-/// Where a unit is: the registers `TABLE` and `POSITION`.
+/// The position of a unit: the registers `TABLE` and `POSITION`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Position {
-    /// The address of the table; 0 is none.
+    /// The address of the table; 0 for none.
     pub table: u64,
-    /// The number of the entry in it.
+    /// The number of the entry in the table.
     pub entry: u32,
-    /// Bytes of the entry's region that are written.
+    /// Number of bytes written to the entry's region.
     pub offset: u32,
 }
 
-/// What has come of a write.
+/// Result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Written {
-    /// Bytes in memory.
+    /// Number of bytes written to memory.
     pub bytes: u64,
-    /// A region with `INT` is full.
+    /// Whether a region with `INT` is full.
     pub int: bool,
-    /// A region with `STOP` is full.
+    /// Whether a region with `STOP` is full.
     pub stopped: bool,
-    /// Why the unit cannot go on, if it cannot.
+    /// The fault because of which the unit cannot continue, if any.
     pub fault: Option<Fault>,
 }
 
-/// Why a unit cannot go on.
+/// The reason why a unit cannot continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It may not reach this address.
+    /// The unit cannot access this address.
     Memory(Refused, u64),
-    /// The entry at this address is none, or the position is behind the end of its region.
+    /// The entry at this address is not valid, or the position is behind the end of the entry's region.
     Table(u64),
 }
 
@@ -60,7 +60,7 @@ struct Region {
 }
 
 impl Position {
-    /// Writes as much of `bytes` as there is a place for.
+    /// Writes as many of `bytes` as there is space for.
     pub fn write(&mut self, mut bytes: &[u8], memory: &mut impl Memory) -> Written {
         let mut written = Written::default();
         while !bytes.is_empty() && !written.stopped {
@@ -72,8 +72,8 @@ impl Position {
         written
     }
 
-    /// How many of `want` bytes have a place before the unit stops. All, if something is wrong: then
-    /// [`Self::write()`] finds it.
+    /// Number of bytes, up to `want`, for which there is space before the unit stops. Returns `want` if an entry is not valid, and
+    /// [`Self::write()`] then reports the fault.
     pub fn room(&self, want: usize, memory: &mut impl Memory) -> usize {
         let mut at = *self;
         let mut room = 0usize;
@@ -92,7 +92,7 @@ impl Position {
         room.min(want)
     }
 
-    /// Writes what the region has place for.
+    /// Writes as many of `bytes` as the current region has space for.
     fn piece(
         &mut self,
         bytes: &mut &[u8],
@@ -103,7 +103,7 @@ impl Position {
         let room = usize::try_from(region.len.saturating_sub(self.offset)).unwrap_or(0);
         let (now, later) = bytes.split_at(room.min(bytes.len()));
         let address = region.base.saturating_add(self.offset.into());
-        // At the end of a region it is another's.
+        // At the end of a region, the address is not part of it.
         if !now.is_empty() {
             memory
                 .write(address, now)
@@ -124,7 +124,7 @@ impl Position {
         Ok(())
     }
 
-    /// The region that it is in, behind all ends.
+    /// The current region. Follows `END` entries first.
     fn region(&mut self, memory: &mut impl Memory) -> Result<Region, Fault> {
         for _ in 0..MOST_ENDS {
             if self.table == 0 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Interrupts and exceptions, and whether interrupts are enabled.
+//! Interrupts and exceptions, and the interrupt flag.
 //!
-//! `CLI` can be anywhere in a block. What enables interrupts is the last instruction of one: whether it has is in the
-//! registers when the next block begins. Where no block does, an interrupt shows that they are enabled.
+//! `CLI` can be anywhere in a block. An instruction that may enable interrupts is the last one of its block. Whether it has enabled them is
+//! in the registers when the next block begins. If no block begins, an interrupt shows that interrupts are enabled.
 
 use super::block::Here;
 use super::{Flow, State};
@@ -12,7 +12,7 @@ use intel_pt::{Event, Full, Output};
 use qemuplugin::Discontinuity;
 
 impl Flow {
-    /// The event that is due, if one is, has taken the CPU to this handler.
+    /// Writes the packets of the pending event, if there is one. It has taken the CPU to the handler at `to`.
     pub(super) fn is_due(
         &mut self,
         event: Option<Event>,
@@ -26,7 +26,7 @@ impl Flow {
         self.arrives(to, output)
     }
 
-    /// `first` is executed next, with these registers.
+    /// The CPU executes `first` next, with these registers. Writes a packet if the interrupt flag has changed.
     pub(super) fn has_interrupts(
         &mut self,
         first: u64,
@@ -39,8 +39,8 @@ impl Flow {
         }
     }
 
-    /// The last instruction of a block was executed, with these registers behind it: a far transfer has a packet that
-    /// says whether interrupts are enabled.
+    /// The last instruction of a block was executed, and these are the registers after it. If it is a far transfer, its packets contain the
+    /// interrupt flag.
     pub(super) fn jumps(&mut self, block: Here, state: &impl State) {
         if self.events && matches!(block.block.insn.kind, Kind::Far(_)) {
             if let Some(enabled) = state.interrupts() {
@@ -49,7 +49,7 @@ impl Flow {
         }
     }
 
-    /// All of a block was executed, and a discontinuity of this kind is at `from`, which is next.
+    /// The whole block was executed. A discontinuity of this kind is at `from`, the next instruction.
     pub(super) fn reaches(
         &mut self,
         block: Here,
@@ -57,12 +57,12 @@ impl Flow {
         from: u64,
         output: &mut impl Output,
     ) -> Result<(), Full> {
-        // Programs are executed with interrupts.
+        // Programs are executed with interrupts enabled.
         let enabled = kind == Discontinuity::Interrupt || from >> 63 == 0;
         match block.block.insn.kind {
             Kind::Far(Far::Syscall) => self.encoder.set_interrupts(false),
             Kind::Far(_) if enabled => self.encoder.set_interrupts(true),
-            // What the encoder knows is older.
+            // The flag that the encoder has may be out of date.
             _ if enabled && !self.events => self.encoder.set_interrupts(true),
             _ => {}
         }

@@ -25,7 +25,7 @@ impl Output for Ring {
     }
 }
 
-/// What the manual says that these bytes are.
+/// The packets of these bytes, decoded according to Intel's manual.
 fn packets(mut bytes: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
     let mut last = 0u64;
@@ -53,7 +53,7 @@ fn packets(mut bytes: &[u8]) -> Vec<String> {
                 4
             }
             (0x99, [mode, ..]) => {
-                // Without events interrupts are not enabled here.
+                // The flag is only shown if it is set, which it never is here without events.
                 found.extend((mode & 4 != 0).then(|| "IF".to_owned()));
                 2
             }
@@ -118,7 +118,7 @@ impl State for Registers {
     }
 }
 
-/// A page that was translated for this address is executed elsewhere.
+/// The address for which a page was translated that is executed at another address.
 const SHARED: u64 = 0x7000_0000_0000;
 const SHIFT: u64 = 0x12_3000;
 
@@ -131,9 +131,9 @@ fn shifted(first: u64) -> u64 {
 
 enum Event {
     Block(u64, &'static [u8]),
-    /// Interrupts are enabled from now on, or not.
+    /// The interrupt flag in the registers from now on.
     Enabled(bool),
-    /// The last instruction is reached.
+    /// The CPU has reached the last instruction of the block.
     Whole,
     Interrupt(u64, u64),
     Exception(u64, u64),
@@ -161,7 +161,7 @@ fn trace_by(config: Config, events: &[Event], wanted: Wanted) -> Vec<String> {
     for event in events {
         match *event {
             Enabled(enabled) => interrupts = Some(enabled),
-            // Two bytes of others before the last instruction.
+            // Two instructions of one byte precede the last one.
             B(first, text) => {
                 let block = Box::leak(Box::new(Block {
                     first,
@@ -203,8 +203,7 @@ fn trace_by(config: Config, events: &[Event], wanted: Wanted) -> Vec<String> {
     packets(&ring.0)
 }
 
-/// A conditional branch 16 bytes on, a return, `call *(%rax)`, `int3`, `int $0x80`, `sysretq`, `nop`, a jump 16
-/// bytes on, `mov %rax,%cr3`.
+/// Instructions: `je` over 16 bytes, `ret`, `call *(%rax)`, `int3`, `int $0x80`, `sysretq`, `nop`, `jmp` over 16 bytes, `mov %rax,%cr3`.
 const JE: &[u8] = &[0x74, 0x10];
 const RET: &[u8] = &[0xc3];
 const CALL: &[u8] = &[0xff, 0x10];
@@ -214,7 +213,7 @@ const SYSRET: &[u8] = &[0x48, 0x0f, 0x07];
 const NOP: &[u8] = &[0x90];
 const JMP: &[u8] = &[0xeb, 0x10];
 const MOV_CR3: &[u8] = &[0x0f, 0x22, 0xd8];
-/// A block with `cli` in front of its last instruction; one that ends with `sti`; `iretq`.
+/// Last instructions of blocks: one with a `cli` in front of it, `sti`, and `iretq`.
 const CLI: &[u8] = &[0x66, 0x90];
 const STI: &[u8] = &[0xfb];
 const IRET: &[u8] = &[0x48, 0xcf];
@@ -245,7 +244,7 @@ fn each_way_out_of_a_block_has_its_packets() {
             ],
             &[begin, "TN", handler, end, "PGD"],
         ),
-        // QEMU executes an instruction of the block by itself, and goes on behind it.
+        // QEMU executes an instruction of the block by itself, and continues behind it.
         (
             &[
                 B(KERNEL, JE),
@@ -256,7 +255,7 @@ fn each_way_out_of_a_block_has_its_packets() {
             ],
             &[begin, "T", "FUP ffffffff81000016", "PGD"],
         ),
-        // Behind a branch; the branch was taken.
+        // An interrupt behind a branch that was taken.
         (
             &[
                 B(KERNEL, JE),
@@ -266,12 +265,12 @@ fn each_way_out_of_a_block_has_its_packets() {
             ],
             &[begin, "T", "FUP ffffffff81000014", handler, end, "PGD"],
         ),
-        // Before the branch.
+        // An interrupt before the branch.
         (
             &[B(KERNEL, JE), Interrupt(at(1), HANDLER), B(HANDLER, NOP)],
             &[begin, "FUP ffffffff81000001", handler, end, "PGD"],
         ),
-        // In the middle of a block, and at its last instruction, which was not executed.
+        // Exceptions in the middle of a block, and at its last instruction, which was not executed.
         (
             &[B(KERNEL, CALL), Exception(at(1), HANDLER), B(HANDLER, NOP)],
             &[begin, "FUP ffffffff81000001", handler, end, "PGD"],
@@ -285,7 +284,7 @@ fn each_way_out_of_a_block_has_its_packets() {
             ],
             &[begin, "FUP ffffffff81000002", handler, end, "PGD"],
         ),
-        // What a branch leads to cannot be fetched.
+        // The target of a branch cannot be fetched.
         (
             &[
                 B(KERNEL, RET),
@@ -312,7 +311,7 @@ fn each_way_out_of_a_block_has_its_packets() {
             ],
             &[begin, handler, end, "PGD"],
         ),
-        // A breakpoint is none.
+        // A breakpoint is not a branch.
         (
             &[
                 B(KERNEL, INT3),
@@ -322,7 +321,7 @@ fn each_way_out_of_a_block_has_its_packets() {
             ],
             &[begin, "FUP ffffffff81000002", handler, end, "PGD"],
         ),
-        // One discontinuity after the other.
+        // Two discontinuities in a row.
         (
             &[
                 B(KERNEL, NOP),
@@ -341,7 +340,7 @@ fn each_way_out_of_a_block_has_its_packets() {
                 "PGD",
             ],
         ),
-        // To a program, of which nothing is traced, and back.
+        // A change to a program, which is not traced, and back.
         (
             &[
                 B(KERNEL, SYSRET),
@@ -379,7 +378,7 @@ fn another_address_space_is_told() {
         B(KERNEL + 5, JE),
         Whole,
         B(KERNEL + 9, MOV_CR3),
-        // It was not executed.
+        // The last instruction was not executed.
         Exception(KERNEL + 11, HANDLER),
         B(HANDLER, NOP),
     ]);
@@ -408,7 +407,7 @@ fn shared_pages_are_where_they_are_executed() {
         Whole,
         B(SHARED + 0x28, RET),
         Whole,
-        // Not shared.
+        // A page that is not shared.
         B(USER, JMP),
         Whole,
         B(USER + 0x14, RET),
@@ -453,13 +452,13 @@ fn ranges_begin_and_end_anywhere() {
     };
     type Row<'a> = (&'a [Option<Range>], &'a [Event], &'a [&'a str]);
     let table: &[Row<'_>] = &[
-        // From the second instruction of a block to the first of the next.
+        // A range from the second instruction of a block to the first of the next.
         (
             &[range(1, 3, false)],
             &[B(KERNEL, NOP), Whole, B(at(3), NOP), Whole, B(at(6), NOP)],
             &["PGE ffffffff81000001", "FUP ffffffff81000004", "PGD"],
         ),
-        // A branch leaves it, one comes back.
+        // One branch leaves the range, another returns to it.
         (
             &[range(0, 8, false)],
             &[
@@ -478,7 +477,7 @@ fn ranges_begin_and_end_anywhere() {
                 "PGD",
             ],
         ),
-        // An exception before its first instruction.
+        // An exception before the first instruction of the range.
         (
             &[range(2, 8, false)],
             &[B(KERNEL, NOP), Exception(at(1), HANDLER), B(HANDLER, NOP)],
@@ -497,7 +496,7 @@ fn ranges_begin_and_end_anywhere() {
                 "PGD",
             ],
         ),
-        // The end, for good.
+        // A stop range ends the trace for good.
         (
             &[range(0x14, 0x14, true)],
             &[

@@ -5,34 +5,34 @@
 /// A range of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
-    /// Its first address.
+    /// First address of the range.
     pub low: u64,
-    /// Its last address.
+    /// Last address of the range.
     pub high: u64,
-    /// Whether it ends the trace. Else only such ranges are traced.
+    /// Whether the range ends the trace. Otherwise it is a filter: only code in such ranges is traced.
     pub stops: bool,
 }
 
-/// The most ranges.
+/// Maximum number of ranges.
 pub const RANGES: usize = 4;
 
-/// Which code is traced, by its addresses. The kernel's are negative.
+/// Selects the code to trace by address. Kernel addresses are negative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wanted {
-    /// That of the kernel.
+    /// Whether kernel code is traced.
     pub kernel: bool,
-    /// That of programs.
+    /// Whether code of programs is traced.
     pub user: bool,
-    /// Ranges.
+    /// The ranges. Without ranges, addresses are not restricted further.
     pub ranges: [Option<Range>; RANGES],
 }
 
-/// What is done with an instruction.
+/// How an instruction is treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Does {
     Trace,
     Nothing,
-    /// Nothing, and with all that follow.
+    /// Neither this instruction nor any later one is traced.
     Stop,
 }
 
@@ -45,7 +45,7 @@ impl Wanted {
         }
     }
 
-    /// Whether code there is traced, apart from ranges.
+    /// Whether code at this address is traced, if ranges are not considered.
     #[inline]
     pub(super) fn is_privileged(&self, address: u64) -> bool {
         match address >> 63 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a CPU has in its registers and in its IDT.
+//! Reads the registers and the IDT of a CPU.
 
 use crate::flow::State;
 use crate::idt;
@@ -15,7 +15,7 @@ const IF: u64 = 1 << 9;
 /// The vector of a page fault.
 const PAGE_FAULT: u8 = 14;
 
-/// Where QEMU has the registers, and what the IDT has.
+/// QEMU's handles of the registers, and the vectors of the IDT.
 pub(super) struct Places {
     cr2: OnceLock<Option<Register>>,
     cr3: OnceLock<Option<Register>>,
@@ -37,7 +37,7 @@ impl Places {
     }
 }
 
-/// The CPU that calls.
+/// The state of the calling CPU.
 pub(super) struct Now<'a> {
     pub(super) places: &'a Places,
     pub(super) registers: &'a Registers<'a>,
@@ -49,7 +49,7 @@ impl Now<'_> {
         self.registers.read((*register)?)
     }
 
-    /// The vectors, by the addresses of their handlers.
+    /// The vectors, by the addresses of their handlers. Reads the IDT at the first call.
     fn vectors(&self) -> Option<&HashMap<u64, u8>> {
         let vectors = &self.places.vectors;
         if vectors.get().is_none() {

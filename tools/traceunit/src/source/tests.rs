@@ -114,7 +114,7 @@ fn packets_are_passed_on_when_they_are_many() {
 }
 
 enum Event {
-    /// A block, after one that is whole or not.
+    /// A block, and whether the previous block is whole.
     Block(u64, bool),
     Begins(u64),
     Goes(u64, u64),
@@ -129,7 +129,7 @@ fn what_is_shown_is_logged() {
     let mut whole = vec![B(KERNEL, true)];
     whole.extend(all(0));
     let table: [(Vec<Event>, &[u64]); 5] = [
-        // The last one has not ended.
+        // The last instruction has not ended.
         ([B(KERNEL, true), Begins(KERNEL), Stop(false)].into(), &[]),
         (whole.into_iter().chain([Stop(true)]).collect(), &[0, 1]),
         (
@@ -140,7 +140,7 @@ fn what_is_shown_is_logged() {
                 .collect(),
             &[0, 1, 2],
         ),
-        // Repeated, until an interrupt comes.
+        // An instruction is repeated until an interrupt comes.
         (
             [
                 B(KERNEL, true),
@@ -161,7 +161,7 @@ fn what_is_shown_is_logged() {
             .into(),
             &[0, 0x100, 1],
         ),
-        // Not the code of programs.
+        // Code of programs is not logged.
         (
             [
                 B(0x1000, true),
@@ -212,7 +212,7 @@ fn an_instruction_that_interrupts_is_logged() {
         cpu.start(&request());
         cpu.executes(block_with(KERNEL, last), || true, &At(KERNEL));
         (0..3).for_each(|offset| cpu.begins(KERNEL + offset));
-        // As QEMU reports an exception.
+        // QEMU reports an exception in two steps.
         cpu.discontinuity(Discontinuity::Exception, KERNEL, KERNEL, true);
         cpu.discontinuity(Discontinuity::Interrupt, KERNEL + 2, KERNEL + 0x100, true);
         cpu.stop(true);
@@ -260,7 +260,7 @@ fn a_change_of_code_is_told_before_the_next_block() {
     let mut request = request();
     request.late = true;
     cpu.start(&request);
-    // Not the kernel's: nothing begins.
+    // Code of a program does not start the trace.
     cpu.executes(block(0x1000), || true, &At(0x1000));
     cpu.executes(block(KERNEL), || true, &At(KERNEL));
     cpu.pass_all(0, &file);
@@ -275,13 +275,13 @@ fn a_change_of_code_is_told_before_the_next_block() {
     let message = [2, 0x32, 3, 0, 0, 0x81, 0xff, 0xff, 0xff, 0xff];
     let found = bytes.windows(10).filter(|part| **part == message);
     assert_eq!(found.count(), 1, "{bytes:x?}");
-    // Behind the packet that leads to the block.
+    // The message follows the packet that leads to the block.
     let at = bytes.windows(10).position(|part| *part == message);
     assert!(at > Some(2), "{bytes:x?}");
 }
 
-/// QEMU reports that an exception was raised, and then where it leads, as an interrupt. Behind an interrupt the last
-/// instruction of the block was executed, behind an exception it was not.
+/// QEMU reports that an exception was raised, and then its handler, as an interrupt. Before an interrupt the last instruction of the block
+/// was executed, before an exception it was not.
 #[test]
 fn an_exception_is_reported_twice() {
     let (last, handler) = (KERNEL + 2, KERNEL + 0x100);
@@ -300,7 +300,7 @@ fn an_exception_is_reported_twice() {
     let raised = (Discontinuity::Exception, KERNEL, KERNEL);
     assert_eq!(trace(&[raised, interrupt]), trace(&[exception]));
     assert_ne!(trace(&[interrupt]), trace(&[exception]));
-    // Of the next one only.
+    // The first report applies only to the next one.
     let again = (Discontinuity::Interrupt, handler, handler + 0x100);
     assert_eq!(
         trace(&[raised, interrupt, again]),

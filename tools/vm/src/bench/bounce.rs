@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What copying costs: the figures of `auxe2e bench commit` and `auxe2e bench loss`, as lines and as a picture.
+//! The cost of copying trace: the results of `auxe2e bench commit` and `auxe2e bench loss`, as lines, as figures and as a picture.
 
 use crate::error::{Error, Result};
 use crate::results::figures::Figure;
@@ -17,27 +17,27 @@ const COLOURS: [RGBColor; 3] = [
 ];
 const SIZE: (u32, u32) = (960, 480);
 
-/// What one stop and one start cost.
+/// The cost of one stop and one start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Commit {
     sink: String,
-    /// Bytes of the ring.
+    /// The size of the ring in bytes.
     ring: u64,
-    /// Bytes of trace.
+    /// Bytes of trace that the stop commits.
     len: u64,
     instructions: u64,
 }
 
-/// All that was measured.
+/// The results.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Figures {
     commits: Vec<Commit>,
-    /// MiB a second at which each sink first loses.
+    /// The rate at which each sink first loses trace, in MiB per 2^30 instructions.
     losses: Vec<(String, u64)>,
 }
 
 impl Figures {
-    /// From what the guest said; [`None`] if a figure is missing.
+    /// Parses the guest's output. [`None`] if a figure is missing.
     #[must_use]
     pub fn parse(said: &str) -> Option<Self> {
         let mut figures = Self {
@@ -73,7 +73,7 @@ impl Figures {
         self.commits.iter().filter(move |c| c.sink == sink)
     }
 
-    /// For people.
+    /// The results as lines for the user.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -109,7 +109,7 @@ impl Figures {
         lines
     }
 
-    /// By sink and ring.
+    /// The figures of each sink and ring.
     #[must_use]
     pub fn figures(&self) -> Vec<Figure> {
         let commit = |c: &Commit| {
@@ -128,7 +128,7 @@ impl Figures {
         commits.chain(self.losses.iter().map(loss)).collect()
     }
 
-    /// Draws instructions of a commit of half the ring, for each sink, over the size of the ring.
+    /// Draws the instructions of a commit of half the ring over the size of the ring, for each sink.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The memory that it takes to read a recording with much trace.
+//! The memory that the reader needs for a recording with much trace.
 
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
@@ -15,26 +15,26 @@ use std::thread;
 use std::time::Duration;
 use testdata::program;
 
-/// Trace in the recording.
+/// Bytes of trace in the recording.
 const TRACE: u64 = 1 << 30;
 
 /// The folder in `build/` for the recording and for what the commands write.
 const PLACE: &str = "bench/reading";
 
-/// What is done with it: the name of the figure, and the arguments of `auxview`.
+/// The commands that read it: the name of the figure, and the arguments of `auxview`.
 const COMMANDS: [(&str, &str); 2] = [
     ("report", "report --folded out.folded"),
     ("export", "export -o out.pftrace"),
 ];
 
-/// The target: at most so many MiB.
+/// The target: at most this many MiB.
 const MIB: u64 = 256;
 
-/// What was measured: the MiB of each command.
+/// The results: the MiB of each command.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Figures(Vec<u64>);
 
-/// Measures.
+/// Measures the peak memory use of each command.
 ///
 /// # Errors
 ///
@@ -56,7 +56,7 @@ pub fn run(cache: &Cache) -> Result<Figures> {
     Ok(Figures(peaks.into_iter().collect::<Result<_>>()?))
 }
 
-/// The most MiB that a command has had while it ran.
+/// The peak memory use of a command, in MiB.
 fn peak(auxview: &Path, command: &str, dir: &Path) -> Result<u64> {
     let failed = |why: &str| Error::Other(format!("auxview {command}: {why}"));
     let said = dir.join("said");
@@ -80,7 +80,7 @@ fn peak(auxview: &Path, command: &str, dir: &Path) -> Result<u64> {
         thread::sleep(Duration::from_millis(20));
     };
     let said = fs::read_to_string(&said).on("read", &said)?;
-    // A turn of the loop has 5 instructions, and fewer than 64 bytes of trace.
+    // An iteration of the loop in the program has 5 instructions, and less than 64 bytes of trace.
     let least = TRACE / 64 * 5;
     let count = said.lines().find_map(|line| {
         let (count, _) = line.strip_prefix("# ")?.split_once(" instructions of ")?;
@@ -94,7 +94,7 @@ fn peak(auxview: &Path, command: &str, dir: &Path) -> Result<u64> {
 }
 
 impl Figures {
-    /// For people.
+    /// The results as lines for the user.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let line = |((name, _), mib): (&(&str, &str), &u64)| {
@@ -103,7 +103,7 @@ impl Figures {
         COMMANDS.iter().zip(&self.0).map(line).collect()
     }
 
-    /// With their targets.
+    /// The figures, with their targets.
     #[must_use]
     pub fn figures(&self) -> Vec<Figure> {
         let figure = |((name, _), mib): (&(&str, &str), &u64)| {

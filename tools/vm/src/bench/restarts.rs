@@ -19,20 +19,20 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
-/// So often each unit is restarted.
+/// How often each unit is restarted.
 const TIMES: u64 = 500;
 
-/// The units, in the order of the windows. The last has 48 KiB of trace more for each restart than the one before.
+/// The units, in the order of the windows. The last one writes [`MORE`] bytes of trace more for each restart than the one before.
 const UNITS: [&str; 3] = ["pattern", "trace_unit", "trace_unit.64KiB"];
 
-/// So many bytes more.
+/// 48 KiB.
 const MORE: u64 = 48 << 10;
 
-/// Measures.
+/// Measures the restarts of each unit.
 ///
 /// # Errors
 ///
-/// When something cannot be built, or the guest or the plugin does not say what it should.
+/// When a build or the guest fails, or the output of the guest or of the plugin is not as expected.
 pub fn run(cache: &Cache) -> Result<Figures> {
     let kernel = Kernel::prepare(cache, Kind::Stock)?;
     let built = modules::build(cache, &kernel, Mode::Plain)?;
@@ -74,7 +74,7 @@ pub fn run(cache: &Cache) -> Result<Figures> {
     })
 }
 
-/// How often restarts took so many instructions.
+/// How many restarts took each number of instructions.
 type Restarts = BTreeMap<u64, u64>;
 
 /// The restarts of a unit.
@@ -87,7 +87,7 @@ struct Unit {
 }
 
 impl Unit {
-    /// [`None`] if there are fewer than the guest has seen.
+    /// [`None`] if there are fewer restarts than the guest has made.
     fn new(name: &'static str, restarts: &Restarts) -> Option<Self> {
         let count = restarts.values().sum();
         let mut seen = 0;
@@ -104,12 +104,12 @@ impl Unit {
     }
 }
 
-/// What was measured.
+/// The results.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Figures(Vec<Unit>);
 
 impl Figures {
-    /// From what the guest said, and the plugin's report.
+    /// Parses the guest's output and the plugin's report.
     fn parse(said: &str, report: &str) -> Result<Self, String> {
         let names: Vec<&str> = said
             .lines()
@@ -131,7 +131,7 @@ impl Figures {
         Ok(Self(units?))
     }
 
-    /// By the unit.
+    /// The figures of each unit, and the cost of each byte.
     #[must_use]
     pub fn figures(&self) -> Vec<Figure> {
         let figures = |unit: &Unit| {
@@ -153,7 +153,7 @@ impl Figures {
         all
     }
 
-    /// The same in words.
+    /// The results as lines for the user.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let line = |unit: &Unit| {
@@ -183,7 +183,7 @@ fn windows_of(report: &str) -> Result<Vec<Restarts>, String> {
                     *restarts.entry(instructions).or_default() += times;
                 }
             }
-            // These are in no line of calls.
+            // Calls that are interrupted are not in the lines `call`.
             (["interrupted", times], Some(_)) => {
                 number(times)?;
             }
@@ -236,7 +236,7 @@ mod tests {
                 Figure::count("restart.trace_unit.median", 3752, "instructions"),
                 Figure::count("restart.trace_unit.64KiB.least", 8668, "instructions"),
                 Figure::count("restart.trace_unit.64KiB.median", 8668, "instructions"),
-                // 4916 of 49152 bytes.
+                // 4916 instructions for 49152 bytes.
                 Figure::hundredths("restart.trace_unit.each-byte", 10, "instructions").at_most(0),
             ]
         );

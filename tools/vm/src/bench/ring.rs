@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What an event of tracefs costs that is read: the figures of `auxe2e bench ring`.
+//! The cost of reading an event of tracefs: the results of `auxe2e bench ring`.
 
 use crate::results::figures::Figure;
 
-/// Lengths of the events' texts.
+/// The lengths of the events' texts, in bytes.
 const BYTES: [u64; 3] = [1, 10, 100];
-/// The ways: the name in the figures, and what it is.
+/// The ways of reading: the name in the figures, and a description.
 const WAYS: [(&str, &str); 8] = [
     ("mapped", "mapped"),
     ("get-reader", "mapped, not looked at"),
@@ -18,7 +18,7 @@ const WAYS: [(&str, &str); 8] = [
     ("trace-cmd", "trace-cmd extract"),
 ];
 
-/// A way and a length.
+/// The cost of one way of reading, for one length of text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Cost {
     way: String,
@@ -28,17 +28,17 @@ struct Cost {
 }
 
 impl Cost {
-    /// Of an event, in hundredths of an instruction.
+    /// The cost of an event, in hundredths of an instruction.
     fn each(&self) -> u64 {
         self.instructions.saturating_mul(100) / self.events.max(1)
     }
 }
 
-/// All that was measured.
+/// The results.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Figures {
     costs: Vec<Cost>,
-    /// Calls of a consumer that maps, by length.
+    /// The system calls of a consumer that maps the buffer: the length of the text, and their number.
     calls: Vec<(u64, u64)>,
 }
 
@@ -46,7 +46,7 @@ impl Figures {
     /// The command in the guest.
     pub const COMMAND: &str = "auxe2e bench ring";
 
-    /// From what the guest said; [`None`] if a figure is missing.
+    /// Parses the guest's output. [`None`] if a figure is missing.
     #[must_use]
     pub fn parse(said: &str) -> Option<Self> {
         let mut figures = Self {
@@ -87,7 +87,7 @@ impl Figures {
         self.of(way, bytes).map_or(0, Cost::each)
     }
 
-    /// For people.
+    /// The results as lines for the user.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -105,7 +105,7 @@ impl Figures {
         lines
     }
 
-    /// With the targets.
+    /// The figures, with their targets.
     #[must_use]
     pub fn figures(&self) -> Vec<Figure> {
         let mut figures = Vec::new();
@@ -124,7 +124,7 @@ impl Figures {
             };
             figures.push(ratio("mapped-to-read", "mapped", "read").at_most_hundredths(50));
             figures.push(ratio("mapped-to-text", "mapped", "text").at_most_hundredths(2));
-            // The rate without loss is the reciprocal.
+            // The rate without loss is the reciprocal of the cost.
             let rate = ratio("rate-to-trace-cmd", "trace-cmd", "tracering");
             figures.push(rate.at_least_hundredths(150));
         }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What it costs to trace a guest with the trace unit in QEMU.
+//! The cost of tracing a guest with the trace unit in QEMU.
 //!
-//! Times of a guest are compared with each other, each the least of some: with no device, with one that is idle, and while its unit
-//! traces the CPU that works.
+//! Three times of the same work in a guest are compared: without the device, with an idle device, and while the unit traces the CPU that
+//! works. Each is the shortest of several times.
 
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
@@ -17,35 +17,35 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::Duration;
 
-/// What is done on CPU 1: a loop of the shell, one of a program's, the kernel's.
+/// The work on CPU 1: a loop in the shell, one in a program, and work of the kernel.
 const WORK: &str = "#!/bin/sh
 i=0; while [ $i -lt $1 ]; do i=$((i+1)); done
 head -c ${1}000 /dev/zero | md5sum
 n=0; while [ $n -lt $1 ]; do ls -l /sys/class >/dev/null; n=$((n+1500)); done
 ";
 
-/// How often each is timed.
+/// How often the work is timed in each case.
 const TIMES: u32 = 4;
 
-/// What was measured.
+/// The results.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Figures {
-    /// The least times, in hundredths of a second: no device, one that is idle, one that traces.
+    /// The shortest time without the device, in hundredths of a second. `idle` is that with an idle device, `traced` that while it traces.
     plain: u64,
     idle: u64,
     traced: u64,
     interrupts: u64,
     bytes: u64,
-    /// Bytes and instructions of programs, and of the kernel.
+    /// Bytes of trace and number of instructions of programs. `kernel` has those of the kernel.
     user: (u64, u64),
     kernel: (u64, u64),
 }
 
-/// Measures.
+/// Measures the times and the amounts of trace.
 ///
 /// # Errors
 ///
-/// When a guest does not say what it measured.
+/// When a guest cannot be started, or does not print its results.
 pub fn run(cache: &Cache) -> Result<Figures> {
     let kernel = Kernel::prepare(cache, Kind::Stock)?;
     let dir = cache.build().join("bench/tracing");
@@ -70,7 +70,7 @@ pub fn run(cache: &Cache) -> Result<Figures> {
 
     let bits = |name: &str, event: &str| {
         let dir = dir.join(name);
-        // Beside the folder, which the guest begins with an empty one.
+        // The log is next to the guest's folder, as a guest removes the old content of its folder.
         let prefix = dir.clone();
         let command = format!("auxload\n{record} -e {event} -- taskset 2 work 3000 >/dev/null\n");
         let logged = guest(cache, &kernel)?
@@ -120,7 +120,7 @@ fn lines(path: &Path) -> Result<u64> {
     Ok(u64::try_from(count).unwrap_or(u64::MAX))
 }
 
-/// The least of the numbers behind these words.
+/// The smallest number in the lines that begin with `name`.
 fn least(said: &str, name: &str) -> Option<u64> {
     let numbers = said.lines().filter_map(|line| line.strip_prefix(name));
     numbers
@@ -128,7 +128,7 @@ fn least(said: &str, name: &str) -> Option<u64> {
         .min()
 }
 
-/// The bytes of trace that auxrec says it has recorded.
+/// The bytes of trace that auxrec reports.
 fn recorded(said: &str) -> Option<u64> {
     let line = said
         .lines()
@@ -137,7 +137,7 @@ fn recorded(said: &str) -> Option<u64> {
 }
 
 impl Figures {
-    /// By what is done.
+    /// The figures, with their targets.
     #[must_use]
     pub fn figures(&self) -> Vec<Figure> {
         let bits = |name: &str, (bytes, count): (u64, u64)| {
@@ -155,7 +155,7 @@ impl Figures {
         ]
     }
 
-    /// The same in words.
+    /// The results as lines for the user.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let seconds = |time: u64| format!("{}.{:02} s", time / 100, time % 100);

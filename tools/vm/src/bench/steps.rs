@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What it costs to trace a program instruction by instruction, with `soft_pt` and with what there is besides, and whether the kernel
-//! needs more and more memory for it.
+//! The cost of tracing a program instruction by instruction, with `soft_pt` and with other tools. Also whether the kernel's memory use
+//! grows meanwhile.
 //!
-//! `auxe2e bench steps` measures in a guest whose clock counts instructions; see there what is measured. How fast the interpreter is by
-//! itself is measured here, by the clock on the wall: `rust/stepping/processor_bench.rs`.
+//! `auxe2e bench steps` measures this in a guest whose clock counts instructions. The speed of the interpreter alone is measured on this
+//! machine, in real time: `rust/stepping/processor_bench.rs`.
 
 use crate::bench::number;
 use crate::cache::Cache;
@@ -28,11 +28,11 @@ mod stepped;
 /// The commands that measure.
 const COMMAND: &str = "auxe2e bench steps && auxe2e bench memory --times 4";
 
-/// Measures, and writes which instructions were stepped into a report.
+/// Measures the costs, and writes a report about the instructions that were single-stepped.
 ///
 /// # Errors
 ///
-/// When something cannot be built or fetched, or the guest does not say what it should.
+/// When a build, a download or the guest fails, or the guest's output is incomplete.
 pub fn run(cache: &Cache) -> Result<Figures> {
     let rate = interpreter(cache)?;
     let kernel = Kernel::prepare(cache, Kind::Lean)?;
@@ -71,7 +71,7 @@ pub fn run(cache: &Cache) -> Result<Figures> {
     Ok(figures)
 }
 
-/// Instructions that the interpreter executes in a second, here.
+/// How many instructions the interpreter executes in a second, on this machine.
 fn interpreter(cache: &Cache) -> Result<u64> {
     let log = Log::create(&cache.build().join("bench/interpreter.log"))?;
     let said = log.output(
@@ -87,7 +87,7 @@ fn interpreter(cache: &Cache) -> Result<u64> {
     })
 }
 
-/// From instructions and nanoseconds.
+/// Parses the number of instructions and the nanoseconds. Returns instructions per second.
 fn per_second(said: &str) -> Option<u64> {
     let line = said.lines().find_map(|l| l.strip_prefix("interpreted "))?;
     let (executed, time) = line.split_once(' ')?;
@@ -96,7 +96,7 @@ fn per_second(said: &str) -> Option<u64> {
     u64::try_from(rate).ok()
 }
 
-/// One way to trace: instructions of the program, and instructions of the machine for them.
+/// A way to trace a program: the program's instructions, and the machine's instructions for tracing them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Way {
     steps: u64,
@@ -116,47 +116,47 @@ impl Way {
         })
     }
 
-    /// Of the machine's for each of the program's.
+    /// The machine's instructions for each instruction of the program.
     fn each(self) -> u64 {
         self.cost / self.steps
     }
 }
 
-/// Memory while a program is traced: instructions traced so far, in so many bytes, KiB in slabs, KiB available.
+/// A state while a program is traced: instructions traced so far, bytes of trace, KiB in slabs, and KiB of available memory.
 type Memory = (u64, u64, u64, u64);
 
-/// valgrind without a tool, with one that writes a trace, and QEMU's emulator of single programs.
+/// Other tools: valgrind without a tool, valgrind with a tool that writes a trace, and QEMU's user-mode emulator.
 const RIVALS: [&str; 3] = ["valgrind.none", LACKEY, "qemu-user"];
 const LACKEY: &str = "valgrind.lackey";
 
-/// What was measured.
+/// The results.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Figures {
     soft_pt: Way,
     bytes: u64,
-    /// Of instructions that are not to be traced.
+    /// The cost of instructions that the event's filters leave out.
     outside: Way,
-    /// A system call: without the driver, with it, while another task is traced, and after that.
+    /// Instructions of a system call: without the driver, with it, while another task is traced, and after that.
     calls: [u64; 4],
-    /// How late a task runs at most that goes before others, beside a program, and beside one that is traced.
+    /// The maximum delay of a task with a higher priority, in instructions: beside a program, and beside a traced program.
     delays: [u64; 2],
-    /// A short run, with an event that has had few, and one that has had thousands.
+    /// Instructions of a short run: with an event that has had few runs, and with one that has had thousands.
     runs: [u64; 2],
-    /// Programs that people have, by name.
+    /// Real programs, by name.
     programs: Vec<(String, Way)>,
     stepped: Vec<Stepped>,
     ptrace: Way,
     gdb: Way,
-    /// valgrind and others, by name, for the program of `soft_pt`.
+    /// The [`RIVALS`], by name, for the same program as `soft_pt`.
     rivals: Vec<(String, Way)>,
-    /// Instructions a second of the interpreter alone.
+    /// Instructions per second of the interpreter alone.
     rate: u64,
-    /// In the first and in the last second.
+    /// The states in the first and in the last second.
     memory: [Memory; 2],
 }
 
 impl Figures {
-    /// From what the commands said, the files in which each program's steps are, and the rate.
+    /// Parses the commands' output. `file` returns the file with a program's steps. `rate` is that of the interpreter.
     fn parse(said: &str, file: impl Fn(&str) -> Option<String>, rate: u64) -> Option<Self> {
         let alone = number(said, "steps alone 0")?;
         let programs = programs(said)?;
@@ -188,13 +188,13 @@ impl Figures {
             rivals: rivals(said, alone)?,
             rate,
             ptrace: Way::parse(said, "ptrace ", alone)?,
-            // It was measured against itself.
+            // The guest has already subtracted the time that gdb needs without recording.
             gdb: Way::parse(said, "gdb ", 0)?,
             memory: [memory.next()?, memory.next_back()?],
         })
     }
 
-    /// By what is done.
+    /// The figures, with their targets.
     #[must_use]
     pub fn figures(&self) -> Vec<Figure> {
         let [absent, idle, others, after] = self.calls;
@@ -287,7 +287,7 @@ impl Figures {
         )
     }
 
-    /// The geometric mean of what an instruction of a program costs.
+    /// The geometric mean of the programs' costs per instruction.
     fn mean(&self) -> u64 {
         let count = u32::try_from(self.programs.len()).unwrap_or(1);
         let product: u128 = self
@@ -361,12 +361,12 @@ impl Figures {
     }
 }
 
-/// A figure of this group.
+/// A figure of the group `steps`.
 fn count(name: &str, value: u64, unit: &'static str) -> Figure {
     Figure::count(format!("steps.{name}"), value, unit)
 }
 
-/// What was stepped of each program.
+/// The single steps of each program.
 fn stepped(
     said: &str,
     programs: &[(String, Way)],
@@ -383,7 +383,7 @@ fn stepped(
     stepped.collect()
 }
 
-/// What others add to the cost of the program.
+/// The costs that the [`RIVALS`] add to that of the program.
 fn rivals(said: &str, alone: u64) -> Option<Vec<(String, Way)>> {
     let rival = |name: &&str| {
         Some((
@@ -394,7 +394,7 @@ fn rivals(said: &str, alone: u64) -> Option<Vec<(String, Way)>> {
     RIVALS.iter().map(rival).collect()
 }
 
-/// The programs that were traced; their cost is what tracing adds.
+/// The real programs that were traced. Their cost is the part that tracing adds.
 fn programs(said: &str) -> Option<Vec<(String, Way)>> {
     let lines = said
         .lines()

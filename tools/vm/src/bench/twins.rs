@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What our drivers cost beside the same drivers in C: `tools/bench/pmu`.
+//! The costs of our drivers, compared with the same drivers in C: `tools/bench/pmu`.
 //!
-//! - [`Costs`]: instructions of calls, by the clock of a guest that counts them.
-//! - [`crate::bench::windows`]: which functions these are in, and which cache lines two CPUs write, by a plugin of QEMU's.
+//! - [`Costs`]: the instructions of calls, by the clock of a guest that counts them.
+//! - [`crate::bench::windows`]: the functions that execute these instructions, and the cache lines that two CPUs write, by a QEMU plugin.
 
 use crate::bench::number;
 use crate::cache::Cache;
@@ -16,23 +16,23 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Each driver of ours, and the same in C: PMU and module.
+/// Each of our drivers, and the same driver in C: PMU and module of each.
 pub const TWINS: [[(&str, &str); 2]; 2] = [
     [("minimal", "pmu_minimal"), ("c_minimal", "c_minimal")],
     [("pattern", "pattern"), ("c_pattern", "c_pattern")],
 ];
 
-/// The kernel with a target. The others check arithmetic and preconditions in Rust, and not in C.
+/// The kernel with targets. Others check arithmetic and preconditions in Rust code, but not in C code.
 const AS_SHIPPED: &str = "stock";
 
-/// The folder of those in C.
+/// The folder of the drivers in C.
 const SOURCES: &str = "tools/bench/pmu";
 
 /// Builds the drivers in C against a kernel.
 ///
 /// # Errors
 ///
-/// When they do not compile, or not without a warning.
+/// When they do not compile, or the compiler warns.
 pub fn build(cache: &Cache, kernel: &Kernel) -> Result<Vec<PathBuf>> {
     let dir = cache
         .build()
@@ -62,12 +62,12 @@ pub fn build(cache: &Cache, kernel: &Kernel) -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// Instructions of each call on an event of a PMU: the whole system call.
+/// The instructions of each call on an event of a PMU: those of the whole system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Calls {
     /// A stop and a start, with nothing to commit.
     restart: u64,
-    /// An event is enabled and disabled.
+    /// An enable and a disable of an event.
     toggle: u64,
 }
 
@@ -79,7 +79,7 @@ impl Calls {
         })
     }
 
-    /// Without what the same calls take on another event.
+    /// The instructions in addition to those of the same calls on another event.
     fn above(self, other: Self) -> Self {
         Self {
             restart: self.restart.saturating_sub(other.restart),
@@ -88,20 +88,20 @@ impl Calls {
     }
 }
 
-/// What was measured on a kernel.
+/// The results on a kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// Of each of [`TWINS`], above the dummy event.
+    /// The calls on each of [`TWINS`], in addition to those on the dummy event.
     calls: [[Calls; 2]; 2],
-    /// A stop and a start with 32 KiB to commit, of `pattern` and its twin, above the dummy event.
+    /// A stop and a start with 32 KiB to commit, of `pattern` and its twin. The guest has already subtracted those of the dummy event.
     commit: [u64; 2],
 }
 
 impl Costs {
-    /// The command that says it.
+    /// The command that measures the costs.
     pub const COMMAND: &str = "auxe2e bench driver --times 1000";
 
-    /// From what it said; [`None`] if a figure is missing.
+    /// Parses the command's output. [`None`] if a figure is missing.
     #[must_use]
     pub fn parse(said: &str) -> Option<Self> {
         let dummy = Calls::parse(said, "dummy")?;
@@ -117,7 +117,7 @@ impl Costs {
         })
     }
 
-    /// With the targets.
+    /// The figures, with their targets.
     #[must_use]
     pub fn figures(&self, kernel: &str) -> Vec<Figure> {
         let mut figures = Vec::new();
@@ -143,7 +143,7 @@ impl Costs {
         figures
     }
 
-    /// For people.
+    /// The results as lines for the user.
     #[must_use]
     pub fn lines(&self, kernel: &str) -> Vec<String> {
         let mut lines = Vec::new();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Where the instructions of a call are, and which cache lines the transactions of two CPUs share.
+//! The functions that execute the instructions of a call, and the cache lines that the transactions of two CPUs share.
 //!
-//! A guest runs `auxe2e bench windows` under the plugin of `tools/bench/plugin`, which says for each window how often each CPU executed
-//! each block of the kernel, and which line the code of modules wrote on which CPU. That is exact: no write escapes the plugin. A line
-//! that both CPUs write is one that they take from each other.
+//! A guest runs `auxe2e bench windows` under the plugin of `tools/bench/plugin`. For each window, the plugin reports how often each CPU
+//! executed each block of the kernel, and which cache lines each CPU wrote. This is exact, as the plugin sees every write. A line that both
+//! CPUs write bounces between their caches.
 //!
-//! There are two guests: instructions are those of one with one CPU, whose clock counts them so that few interrupts come; lines are those
-//! of one with two.
+//! There are two guests. Instructions are counted in one with one CPU: its clock counts instructions, so there are few interrupts. Lines
+//! are those of a guest with two CPUs.
 
 use crate::bench::twins::TWINS;
 use crate::cache::Cache;
@@ -24,23 +24,24 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// So often each call is made in its window.
+/// How often each call is made in its window.
 const TIMES: u32 = 4000;
 
-/// Where kernels on x86-64 have their text, and their modules theirs. All of it: a kernel may have the atomics of Rust as functions.
+/// The addresses of the kernel's text and of its modules' text on x86-64. The kernel's text is included, as Rust's atomics may be functions
+/// there.
 const TEXT: &str = "from=ffffffff80000000,to=ffffffffff000000";
 
-/// By so many instructions the calls of two windows may differ in a function, as interrupts come when they come.
+/// By how many instructions a call may differ in a function between two windows, due to interrupts.
 const NOISE: u64 = 1;
 
-/// What is done in the windows.
+/// The kinds of work in the windows.
 const WORK: [&str; 3] = ["restart", "toggle", "trace"];
 
 /// Runs the guests on a kernel with these modules.
 ///
 /// # Errors
 ///
-/// When something cannot be built, or a guest or the plugin does not say what it should.
+/// When a build or a guest fails, or the output of a guest or of the plugin is not as expected.
 pub fn run(
     cache: &Cache,
     kernel: &Kernel,
@@ -118,12 +119,12 @@ pub struct Symbols(Vec<(u64, Function)>);
 struct Function {
     name: String,
     module: Option<String>,
-    /// Of the kernel's Rust, or one of the C functions that it calls for what C has inline.
+    /// Whether it is in Rust, or a C helper by which Rust code calls an inline function of C.
     rust: bool,
 }
 
 impl Symbols {
-    /// From `/proc/kallsyms`.
+    /// Parses `/proc/kallsyms`.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut all: Vec<(u64, Function)> = text
@@ -141,7 +142,7 @@ impl Symbols {
                 })
             })
             .collect();
-        // Of several names of one place the first.
+        // Keeps the first of several names of an address.
         all.sort_by_key(|(at, _)| *at);
         all.dedup_by_key(|(at, _)| *at);
         Self(all)
@@ -153,18 +154,18 @@ impl Symbols {
     }
 }
 
-/// The most CPUs of a guest.
+/// The maximum number of CPUs of a guest.
 const CPUS: usize = 2;
 
-/// A line, and the functions that write it on each CPU.
+/// A cache line: the functions that write it on each CPU.
 type SharedLine = [BTreeSet<String>; CPUS];
 
-/// What a PMU's events do in a window.
+/// The instructions and writes in a window, in which the events of one PMU run.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Window {
     /// Instructions of the first CPU, by function.
     functions: HashMap<Function, u64>,
-    /// By line, the functions that write it on each CPU.
+    /// The cache lines that are written, by number.
     writes: BTreeMap<u64, SharedLine>,
 }
 
@@ -175,7 +176,7 @@ impl Window {
         self.writes.values().filter(both)
     }
 
-    /// Instructions of a call in each function.
+    /// Instructions of a call in this function.
     fn of(&self, function: &Function) -> u64 {
         self.functions.get(function).copied().unwrap_or(0) / u64::from(TIMES)
     }
@@ -184,19 +185,19 @@ impl Window {
         self.functions.values().sum::<u64>() / u64::from(TIMES)
     }
 
-    /// In the code of modules.
+    /// Instructions of a call in the code of modules.
     fn in_modules(&self) -> u64 {
         let modules = self.functions.iter().filter(|(f, _)| f.module.is_some());
         modules.map(|(_, n)| n).sum::<u64>() / u64::from(TIMES)
     }
 }
 
-/// All windows of a guest, by PMU and by what is done.
+/// All windows of a guest, by PMU and kind of work.
 #[derive(Debug, PartialEq, Eq)]
 struct Windows(BTreeMap<(String, String), Window>);
 
 impl Windows {
-    /// From what the guest said, and the plugin's report.
+    /// Parses the guest's output and the plugin's report.
     fn parse(said: &str, report: &str, symbols: &Symbols, cpus: usize) -> Result<Self, String> {
         let names: Vec<(&str, &str)> = said
             .lines()
@@ -243,7 +244,7 @@ impl Windows {
         all.filter_map(move |((name, work), w)| (name == pmu).then_some((work.as_str(), w)))
     }
 
-    /// A plugin that has seen nothing has seen no line that is shared, either.
+    /// Checks that the plugin has seen each kind of work on each CPU. Otherwise it would also see no shared line.
     fn check(&self, cpus: usize) -> Result<(), String> {
         for (pmu, _) in TWINS.into_iter().flatten() {
             for work in WORK {
@@ -263,17 +264,17 @@ impl Windows {
     }
 }
 
-/// What was seen of a kernel.
+/// The results on a kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Observed {
-    /// On one CPU.
+    /// Those of the guest with one CPU.
     calls: Windows,
-    /// On two.
+    /// Those of the guest with two CPUs.
     lines: Windows,
 }
 
 impl Observed {
-    /// How many lines are shared, and how many instructions are in modules.
+    /// The figures: how many lines are shared, and how many instructions are in modules.
     #[must_use]
     pub fn figures(&self, kernel: &str) -> Vec<Figure> {
         let mut figures = Vec::new();
@@ -283,7 +284,7 @@ impl Observed {
                 let lines = self.lines.of(pmu).map(|(_, w)| w.shared().count()).max();
                 let lines = u64::try_from(lines.unwrap_or(0)).unwrap_or(u64::MAX);
                 let lines = Figure::count(name("shared-lines"), lines, "lines");
-                // What is in C is there to compare with.
+                // The drivers in C are only for comparison, so they have no target.
                 figures.push(if place == 0 { lines.at_most(0) } else { lines });
                 for work in ["restart", "toggle"] {
                     let count = self.calls.get(pmu, work).map_or(0, Window::in_modules);
@@ -295,7 +296,7 @@ impl Observed {
         figures
     }
 
-    /// A table for each call: the functions in which ours and that in C differ, the worst first.
+    /// A table for each call: the functions in which our driver and the one in C differ. Those in which ours needs most more are first.
     #[must_use]
     pub fn functions(&self) -> String {
         let mut text = String::new();
@@ -332,7 +333,7 @@ impl Observed {
         text
     }
 
-    /// The lines that both CPUs write, and who does.
+    /// The lines that both CPUs write, and the functions that write them.
     #[must_use]
     pub fn shared(&self) -> Vec<String> {
         let mut lines = BTreeSet::new();
@@ -357,7 +358,7 @@ impl Observed {
     ///
     /// # Errors
     ///
-    /// When it cannot.
+    /// When the file cannot be written.
     pub fn save(&self, path: &Path, kernel: &str) -> Result<()> {
         let shared = self.shared();
         let mut text = format!("# Instructions by function, {kernel} kernel\n");
@@ -374,7 +375,7 @@ impl Observed {
 }
 
 impl Window {
-    /// A line of the report.
+    /// Takes a line of the report, as words.
     fn take(&mut self, words: &[&str], pmu: &str, symbols: &Symbols) -> Option<()> {
         let hex = |text: &str| u64::from_str_radix(text, 16).ok();
         let at = |text: &str| hex(text).map(|at| symbols.find(at));
@@ -399,7 +400,7 @@ impl Window {
 }
 
 impl Function {
-    /// Whether it is the framework's, or of the driver with this PMU, or of what Rust calls in the kernel: nothing else there is in Rust.
+    /// Whether the function belongs to the framework, to the driver with this PMU, or to the kernel's Rust code, which only these use.
     fn is_of(&self, pmu: &str) -> bool {
         let driver = TWINS.iter().flatten().find(|(name, _)| *name == pmu);
         let module = self.module.as_deref();
@@ -425,7 +426,7 @@ mod tests {
         })
     }
 
-    /// A report in which all is as it should be, and what the guest said.
+    /// A report without errors, and the guest's output.
     fn good() -> (String, String) {
         let (mut report, mut said) = (String::new(), String::new());
         let mut number = 0;
@@ -465,7 +466,7 @@ mod tests {
             text.contains("| `perf::aux::begin` | rust_perf | 20 | 0 | +20 |\n| `c_minimal_start` | c_minimal | 0 | 20 | -20 |"),
             "{text}"
         );
-        // Both take the same time there.
+        // Both execute the same number of instructions there.
         assert!(!text.contains("perf_aux_output_begin"), "{text}");
     }
 
@@ -476,7 +477,7 @@ mod tests {
         assert!(windows.shared().is_empty());
         assert!(windows.figures("lean").iter().all(|f| !f.is_missed()));
 
-        // The counter of the framework's comes back.
+        // Both CPUs write a line in the framework.
         let shared = report.replace(
             "end 1\n",
             "write 40 0 ffffffffa0001020 1\nwrite 40 1 ffffffffa0001030 1\nend 1\n",
@@ -497,7 +498,7 @@ mod tests {
             ["missed: driver.lean.minimal.shared-lines 1 lines (target: <= 0)"]
         );
 
-        // Those of another module and of perf's core are not ours; those by a helper are.
+        // Writes of another module or of perf's core do not count. Those of a helper do.
         for (at, count) in [
             ("ffffffffa0002020", 0),
             ("ffffffff81000020", 0),

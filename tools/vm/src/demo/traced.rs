@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The second part of the demonstration: a program of Debian's, every instruction of which was traced, as stock perf shows it.
+//! The second part of the demonstration: stock perf decodes the trace of every instruction of a Debian program.
 
 use crate::error::{Error, OnFile, Result};
 use crate::step::Log;
@@ -9,28 +9,28 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The program; the guest has it from the build root, so that perf finds it here at the same place.
+/// The traced program. The guest has it from the build root, so perf finds it here under the same path.
 pub const PROGRAM: &str = "/usr/bin/perl";
 
-/// What a recording of it came to.
+/// The result of decoding a recording of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traced {
-    /// Instructions that stock perf finds in it.
+    /// Instructions that stock perf finds.
     perf: u64,
-    /// Errors that it prints.
+    /// Errors that stock perf prints.
     errors: u64,
-    /// Instructions that `auxrec report` finds in it.
+    /// Instructions that `auxrec report` finds.
     auxrec: u64,
     /// Bytes of trace.
     bytes: u64,
 }
 
 impl Traced {
-    /// Decodes `trace` in `dir`, and writes a call tree and a flame graph beside it.
+    /// Decodes `perl.data` in `dir`, and writes a call tree and a flame graph to `dir`.
     ///
     /// # Errors
     ///
-    /// When perf or `auxrec` does not say what is in it.
+    /// When perf or `auxrec` fails, or its output lacks a number.
     pub fn decode(dir: &Path, auxrec: &Path) -> Result<Self> {
         let log = Log::create(&dir.join("decode.log"))?;
         let data = dir.join("perl.data");
@@ -89,7 +89,7 @@ impl Traced {
         })
     }
 
-    /// What is not as it should be.
+    /// The first expectation that the result does not meet, if there is one.
     #[must_use]
     pub fn complaint(&self) -> Option<String> {
         if self.errors > 0 {
@@ -106,10 +106,10 @@ impl Traced {
         })
     }
 
-    /// In a line.
+    /// The result in one line.
     #[must_use]
     pub fn line(&self) -> String {
-        // Hundredths of a bit for each instruction.
+        // In hundredths of a bit per instruction.
         let bits = self.bytes * 800 / self.perf.max(1);
         format!(
             "perl: {} instructions in {} bytes of Intel PT ({}.{:02} bits each), decoded by stock perf with {} errors",
@@ -122,7 +122,7 @@ impl Traced {
     }
 }
 
-/// How many lines with an address a decoder prints, and how many others that speak of errors.
+/// Counts the lines of perf's output that are an address, and the lines that report an error.
 fn instructions(mut perf: Command) -> Result<(u64, u64)> {
     let mut child = perf
         .stdout(Stdio::piped())

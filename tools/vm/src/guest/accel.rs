@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! KVM where it can really run a guest, else emulation.
+//! Chooses KVM if it can really run a guest, else emulation.
 //!
-//! A machine can have a /dev/kvm that answers and still not run a guest, so a short boot is tried once per boot of the
-//! machine.
+//! On some machines, /dev/kvm can be opened although no guest runs. So a guest is booted as a test, once per boot of the machine.
 
 use crate::cache::Cache;
 use crate::error::{Error, Result};
@@ -20,8 +19,8 @@ pub enum Accel {
     Tcg,
 }
 
-/// Guests with more processors than this have one thread for all. With threads of their own, what `tcg_int3.c` is for happens
-/// before it can be loaded.
+/// A guest with more processors than this emulates all of them in one thread. With one thread for each, it would hit stale breakpoints
+/// before `tcg_int3.ko` is loaded.
 const MANY: u32 = 8;
 
 impl Accel {
@@ -45,7 +44,7 @@ impl Accel {
         }
     }
 
-    /// Chooses: `AUXPMU_ACCEL` if it is set, else KVM if `probe` says that a guest of `image` runs, else TCG.
+    /// Chooses `AUXPMU_ACCEL` if it is set, else KVM if a test boot of `image` succeeds, else TCG.
     ///
     /// # Errors
     ///
@@ -79,7 +78,7 @@ impl Accel {
             Some((id, answer)) if id == boot.trim() => answer == "yes",
             _ => {
                 let works = probe(image);
-                // A record that cannot be written only costs the next run another probe.
+                // If the record cannot be written, the next run repeats the probe.
                 let _ = std::fs::write(
                     &record,
                     format!("{} {}", boot.trim(), if works { "yes" } else { "no" }),
@@ -91,7 +90,7 @@ impl Accel {
     }
 }
 
-/// Whether the processor says that it can run guests.
+/// Whether the processor's flags include hardware virtualisation.
 fn has_virtualisation(cpuinfo: &str) -> bool {
     cpuinfo
         .lines()
@@ -99,7 +98,7 @@ fn has_virtualisation(cpuinfo: &str) -> bool {
         .any(|l| l.split_whitespace().any(|f| f == "vmx" || f == "svm"))
 }
 
-/// Boots the kernel without a root: that it panics about it, and QEMU ends, shows that guests run.
+/// Boots the kernel under KVM without a root file system. Returns whether the kernel got as far as to panic for lack of one.
 fn probe(image: &Path) -> bool {
     let child = Command::new("setpriv")
         .args([

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Writes the archive that a guest boots into. Reference: the kernel's `driver-api/early-userspace/buffer-format.rst`.
+//! Writes the initramfs of a guest, a cpio archive. Reference: the kernel's `driver-api/early-userspace/buffer-format.rst`.
 
 use crate::error::{Error, OnFile, Result};
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ const FILE: u32 = 0o100_644;
 const PROGRAM: u32 = 0o100_755;
 const CHARACTER_DEVICE: u32 = 0o020_600;
 
-/// An archive in the making; parents of what is added are made by themselves.
+/// A cpio archive that is being written. The folders of an added file are added automatically.
 #[derive(Default)]
 pub struct Archive {
     bytes: Vec<u8>,
@@ -21,7 +21,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// One with the console device, which the kernel opens for init before init can make it.
+    /// An archive with the console device. The kernel opens the console for init before init could create the device.
     #[must_use]
     pub fn new() -> Self {
         let mut archive = Self::default();
@@ -46,7 +46,7 @@ impl Archive {
         self.entry(path, FILE, (0, 0), content);
     }
 
-    /// Adds a file that can be run.
+    /// Adds an executable file.
     pub fn program(&mut self, path: &str, content: &[u8]) {
         self.parents(path);
         self.entry(path, PROGRAM, (0, 0), content);
@@ -69,7 +69,7 @@ impl Archive {
         Ok(())
     }
 
-    /// The whole archive.
+    /// Completes the archive and returns its bytes.
     #[must_use]
     pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, (0, 0), &[]);
@@ -87,7 +87,7 @@ impl Archive {
         let mut header = String::from("070701");
         let size = u32::try_from(content.len()).unwrap_or(u32::MAX);
         let name_size = u32::try_from(name.len() + 1).unwrap_or(u32::MAX);
-        // inode, mode, uid, gid, links, time, size, device of the file, device that it is, length of name, checksum
+        // inode, mode, uid, gid, links, time, size, dev (major, minor), rdev (major, minor), length of name, checksum
         for field in [
             self.inode, mode, 0, 0, 1, 0, size, 0, 0, device.0, device.1, name_size, 0,
         ] {

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Memory of a guest, in MiB; an ordinary machine runs two side by side.
+/// Memory of a guest, in MiB. An ordinary machine has enough for two guests at once.
 const MEMORY: u32 = 768;
 
-/// The same where the kernel keeps a shadow of all memory, and a note of each piece of it.
+/// Memory of a guest with the debug kernel, in MiB. KASAN's shadow memory and kmemleak's object records need more.
 const MEMORY_DEBUG: u32 = 2048;
 
 /// Memory of a guest, in MiB.
@@ -24,13 +24,13 @@ pub(super) fn memory(kernel: &Kernel) -> u32 {
     }
 }
 
-/// What stands on every kernel command line. Emulated processors on a busy machine are slow, so stalls get more time, and
-/// that the timer ticks within 10 ms of the boot is not looked at.
+/// The options that every kernel command line has. Emulated processors on a busy machine are slow, so the stall detectors get more time,
+/// and the kernel does not check at boot that the timer ticks within 10 ms.
 const KERNEL_LINE: &str =
     "console=ttyS0 panic=-1 tsc=reliable rcupdate.rcu_cpu_stall_timeout=60 watchdog_thresh=30 printk.devkmsg=on random.trust_cpu=on no_timer_check";
 
-/// The kernel's command line. The debug kernel has four levels of page tables: `identify_cpu()` clears
-/// the processor's features for a while. An interrupt that comes then makes KASAN report good addresses.
+/// The kernel's command line. The debug kernel uses only four levels of page tables. `identify_cpu()` clears the CPU's features for a
+/// while. With five levels, an interrupt in that time makes KASAN report valid addresses.
 pub(super) fn kernel_line(kernel: &Kernel) -> String {
     match kernel.kind {
         Kind::Stock | Kind::Lean | Kind::Rt => KERNEL_LINE.to_owned(),
@@ -38,41 +38,39 @@ pub(super) fn kernel_line(kernel: &Kernel) -> String {
     }
 }
 
-/// Where a guest's `edu` device is.
+/// Whether a guest has the `edu` device and the trace unit, and where they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Devices {
-    /// On the root bus.
+    /// `edu` on the root bus.
     #[default]
     Plain,
-    /// On the root bus, and the trace unit beside it.
+    /// `edu` and the trace unit on the root bus.
     TraceUnit,
-    /// Behind an IOMMU, in a slot from which it can be unplugged. The guest has QEMU's monitor (QMP) on the virtio port `qmp`.
+    /// `edu` behind an IOMMU, in a slot from which it can be unplugged. The guest has QEMU's monitor (QMP) on the virtio port `qmp`.
     Pluggable,
-    /// The trace unit behind an IOMMU, in a slot whose power can be turned off.
+    /// Only the trace unit, behind an IOMMU, in a slot whose power can be turned off.
     TraceUnitIommu,
 }
 
 impl Devices {
-    /// Whether the trace unit is one of them.
+    /// Whether the trace unit is one of the devices.
     pub(super) fn have_trace_unit(self) -> bool {
         matches!(self, Self::TraceUnit | Self::TraceUnitIommu)
     }
 }
 
-/// How instructions are counted.
+/// An emulated machine whose instructions are counted.
 pub(super) struct Counting {
-    /// Of two, no clock counts, but a plugin can tell them apart: where processors take turns, QEMU gives it the number of the one
-    /// that the code was first translated for.
+    /// How many processors the machine has. Several processors have a thread each, and no clock counts their instructions. If they shared
+    /// a thread, QEMU would pass the wrong processor to a plugin: the one for which the code was first translated.
     pub(super) processors: u32,
-    /// The plugin that looks on, with its options, if there is one.
+    /// The QEMU plugin that observes the guest, with its options, if there is one.
     pub(super) plugin: Option<String>,
 }
 
 impl Counting {
-    /// An emulated processor whose clock goes by a nanosecond an instruction, and which does not wait when it is idle; or two that
-    /// run at once.
-    ///
-    /// Without fast strings: QEMU counts each byte that `rep movsb` copies as an instruction, so the kernel is to copy words.
+    /// QEMU's options. A single processor has a clock that advances by 1 ns an instruction, and it does not sleep when it is idle.
+    /// Several processors run in parallel.
     fn args(&self) -> Vec<String> {
         let accel = match self.processors {
             1 => "-accel tcg,thread=single -icount shift=0,sleep=off -smp",
@@ -90,10 +88,11 @@ impl Counting {
     }
 }
 
-/// The processor whose instructions are counted. It copies by words: QEMU counts `rep movsb` by the byte.
+/// The processor model for counted instructions. It has no fast strings, so the kernel copies by words: QEMU counts each byte that
+/// `rep movsb` copies as an instruction.
 pub(super) const COUNTED: &str = "max,-erms,-fsrm";
 
-/// What runs a guest. Plugins see only what is emulated.
+/// Chooses KVM or emulation. The trace unit is a QEMU plugin, which sees only emulated code.
 pub(super) fn accel(cache: &Cache, kernel: &Kernel, devices: Devices) -> Result<Accel> {
     match devices.have_trace_unit() {
         true => Ok(Accel::Tcg),
@@ -101,10 +100,10 @@ pub(super) fn accel(cache: &Cache, kernel: &Kernel, devices: Devices) -> Result<
     }
 }
 
-/// Most guests have so many processors.
+/// The default number of processors of a guest.
 pub(super) const PROCESSORS: u32 = 2;
 
-/// How large a guest is.
+/// The size of a guest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
     /// In MiB.
@@ -112,7 +111,7 @@ pub(super) struct Size {
     pub(super) processors: u32,
 }
 
-/// The part of QEMU's command line that all guests share. The guest ends with us, whatever ends us.
+/// The part of QEMU's command line that all guests share. The kernel kills QEMU when our process ends, for whatever reason.
 pub(super) fn qemu(
     cache: &Cache,
     kernel: &Kernel,
@@ -158,12 +157,12 @@ pub(super) fn qemu(
     Ok(qemu)
 }
 
-/// The device for `edu_trace`. Its mask is the kernel's default for a PCI device.
+/// QEMU's options for the `edu` device, which the driver `edu_trace` uses, and for its bus. The DMA mask is the kernel's default for PCI.
 fn edu(devices: Devices) -> &'static [&'static str] {
     match devices {
         Devices::Plain | Devices::TraceUnit => &["-device", "edu,dma_mask=0xffffffff"],
         Devices::Pluggable => &[
-            // Before the devices behind it. Interrupts are not remapped: that wants another interrupt controller under KVM.
+            // The IOMMU must precede the devices behind it. Interrupt remapping is off: under KVM, it needs another interrupt controller.
             "-device",
             "intel-iommu,intremap=off",
             "-device",
@@ -172,7 +171,7 @@ fn edu(devices: Devices) -> &'static [&'static str] {
             "edu,id=edu,bus=root1,dma_mask=0xffffffff",
         ],
         Devices::TraceUnitIommu => &[
-            // `vfio-user-pci` learns each mapping only if the kernel announces the new ones, too.
+            // In caching mode, the kernel invalidates the IOTLB for new mappings, too. `vfio-user-pci` learns of them only by this.
             "-device",
             "intel-iommu,intremap=off,caching-mode=on",
             "-device",
@@ -181,7 +180,7 @@ fn edu(devices: Devices) -> &'static [&'static str] {
     }
 }
 
-/// Memory that the trace unit can map.
+/// QEMU's options for guest memory that the trace unit can map.
 pub(super) fn shared_memory(memory: u32) -> [String; 4] {
     [
         "-object".to_owned(),
@@ -191,7 +190,8 @@ pub(super) fn shared_memory(memory: u32) -> [String; 4] {
     ]
 }
 
-/// The trace unit: a plugin that serves `vfio-user-pci` on a socket. `log`: the prefix of the files where it writes what it traces.
+/// QEMU's options for the trace unit: a plugin that serves `vfio-user-pci` on a socket. `log` is the prefix of the files into which it logs
+/// the instructions that it traces.
 pub(super) fn trace_unit(
     plugin: &Path,
     socket: &Path,
@@ -216,7 +216,7 @@ pub(super) fn trace_unit(
     ]
 }
 
-/// QEMU's monitor, on a virtio port of the guest's. A monitor and a port have a chardev each: two ends of one socket.
+/// QEMU's options for its monitor on a virtio port of the guest. Monitor and port need a chardev each: the two ends of one socket.
 pub(super) fn monitor(socket: &Path) -> [String; 8] {
     let path = socket.display();
     [
@@ -231,14 +231,14 @@ pub(super) fn monitor(socket: &Path) -> [String; 8] {
     ]
 }
 
-/// A path for a socket that no other guest has. It may be no longer than 107 bytes, a checkout's may.
+/// A path for a socket that no other guest uses. It is not in the checkout, as the path of a socket has at most 107 bytes.
 pub(super) fn socket() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let (process, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     PathBuf::from(format!("/tmp/auxvm-{process}-{next}.sock"))
 }
 
-/// QEMU's options for a disk whose flushes fail after so many.
+/// QEMU's options for a disk on which this many flushes succeed. All later flushes fail with `EIO`.
 pub(super) fn failing(flushes: u32) -> String {
     let mut options = String::new();
     for flush in 0..flushes {

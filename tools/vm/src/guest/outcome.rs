@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What came of a guest.
+//! The outcome of a guest.
 
 use crate::results::ktap::{self, Case};
 use crate::results::splat::Splat;
@@ -8,41 +8,41 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What came of it.
+/// The outcome of a guest.
 #[derive(Debug)]
 pub struct Outcome {
-    /// All that the command wrote.
+    /// The command's output.
     pub said: String,
-    /// Its exit status, if the guest lived to report one.
+    /// The command's exit status. `None` if the guest died before it reported one.
     pub status: Option<i32>,
-    /// Whether it had to be ended.
+    /// Whether the guest was killed as it ran too long.
     pub timed_out: bool,
-    /// Whether it lost its power, as was asked for.
+    /// Whether the guest's power was cut, as requested.
     pub cut: bool,
-    /// Why a plugin failed in QEMU, if one did.
+    /// Why a plugin in QEMU failed, or that a file of QEMU's became too long.
     pub failed: Option<String>,
-    /// What the kernel complained of.
+    /// The kernel's warnings and crashes on the console.
     pub splats: Vec<Splat>,
-    /// The console's log.
+    /// The file with the console's log.
     pub console: PathBuf,
-    /// Where the files from `/out` are.
+    /// The folder with the files from `/out`.
     pub files: PathBuf,
-    /// The process that ran it.
+    /// The ID of the process that ran the guest.
     pub process: u32,
-    /// How long it ran.
+    /// How long the guest ran.
     pub elapsed: Duration,
-    /// The most memory that QEMU used, in KiB.
+    /// The peak memory use of QEMU, in KiB. It is 0 under virtme-ng.
     pub peak_kib: u64,
 }
 
 impl Outcome {
-    /// Whether the guest met a breakpoint that is no longer there, as guests of QEMU's TCG do, before `tcg_int3.ko` was loaded.
+    /// Whether the guest died of a stale breakpoint before `tcg_int3.ko` was loaded. `tcg_int3.c` explains these breakpoints.
     pub(super) fn met_old_breakpoint(&self) -> bool {
         let console = fs::read(&self.console).unwrap_or_default();
         self.status.is_none() && self.said.is_empty() && is_old_breakpoint(&console)
     }
 
-    /// What was wrong with the guest itself, apart from what its command reported.
+    /// The failures of the guest itself, without those that its command reported.
     #[must_use]
     pub fn faults(&self) -> Vec<Case> {
         let console = self.console.display();
@@ -71,7 +71,7 @@ impl Outcome {
         faults
     }
 
-    /// The suite that the command reported, with a failing case for all that went wrong besides.
+    /// The suite that the command reported, with a failing case for each other failure.
     #[must_use]
     pub fn suite(&self, name: &str) -> Case {
         let mut cases = ktap::parse(&self.said);
@@ -97,7 +97,7 @@ impl Outcome {
     }
 }
 
-/// What a console shows of a guest that a breakpoint has killed before its init has run.
+/// Whether the console shows that a breakpoint killed the guest before its init ran.
 pub(super) fn is_old_breakpoint(console: &[u8]) -> bool {
     let console = String::from_utf8_lossy(console);
     console.contains("Oops: int3") && !console.contains("auxvm: guest is up")

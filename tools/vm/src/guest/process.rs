@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The process of QEMU: its limits, its memory, and why it failed, in a sentence.
+//! The QEMU process: its limits, its memory use, and messages about its failures.
 
 use rustix::process::{Pid, Resource, Rlimit};
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 
-/// No file that it writes may be longer. The longest is the log of executed instructions, with less than 1 GiB in all tests.
+/// The size limit of files that QEMU writes, in bytes. The longest file is the log of executed instructions, which stays well below it.
 pub(super) const LONGEST: u64 = 8 << 30;
 
-/// What QEMU or a plugin prints, and what it means.
+/// Messages of QEMU and the plugins, each with its cause and remedy.
 const KNOWN: [(&str, &str); 9] = [
     (
         "plugin interface not enabled",
@@ -53,7 +53,7 @@ const KNOWN: [(&str, &str); 9] = [
 /// How many lines of an unknown message are shown.
 const LINES: usize = 3;
 
-/// Why QEMU ended early, by what it printed.
+/// Why QEMU ended early, according to its output.
 pub(super) fn ended(said: &str) -> String {
     for line in said.lines() {
         if let Some((_, sentence)) = KNOWN.iter().find(|(what, _)| line.contains(what)) {
@@ -65,7 +65,7 @@ pub(super) fn ended(said: &str) -> String {
     lines[lines.len().saturating_sub(LINES)..].join("; ")
 }
 
-/// Why it ended if a file became too long.
+/// A message if QEMU ended because a file that it wrote became too long.
 pub(super) fn too_long(ended: Option<ExitStatus>) -> Option<String> {
     let signal = ended?.signal();
     (signal == Some(rustix::process::Signal::XFSZ.as_raw())).then(|| {
@@ -76,7 +76,7 @@ pub(super) fn too_long(ended: Option<ExitStatus>) -> Option<String> {
     })
 }
 
-/// Why the trace unit failed while the guest ran, by what QEMU printed.
+/// Why the trace unit or another plugin failed while the guest ran, according to QEMU's output.
 pub(super) fn failed(said: &str) -> Option<String> {
     let mut lines = said.lines();
     while let Some(line) = lines.next() {
@@ -91,7 +91,7 @@ pub(super) fn failed(said: &str) -> Option<String> {
     None
 }
 
-/// The log of a guest that never ends must not fill the disk.
+/// Limits the size of QEMU's files, so that the log of a guest that never ends does not fill the disk.
 pub(super) fn limit_files(qemu: &Child) {
     let limit = Rlimit {
         current: Some(LONGEST),
@@ -102,7 +102,7 @@ pub(super) fn limit_files(qemu: &Child) {
     }
 }
 
-/// The most memory that the process has had until now, in KiB.
+/// The peak memory use of the process so far, in KiB.
 pub(crate) fn peak_memory(child: &Child) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));

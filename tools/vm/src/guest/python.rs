@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What Python reads when it begins, for a guest.
+//! The files that a Python interpreter in a guest needs.
 
 use crate::error::{Error, OnFile, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Modules that CPython imports when it begins. It finds its library by the first.
+/// Modules that CPython imports when it starts. It finds its library by the first one.
 const CPYTHON: [&str; 6] = [
     "os",
     "linecache",
@@ -17,10 +17,10 @@ const CPYTHON: [&str; 6] = [
     "encodings/ascii",
 ];
 
-/// Folders of CPython's library that no program here wants.
+/// Folders of CPython's library that no program here needs.
 const LEFT_OUT: [&str; 5] = ["__pycache__", "ensurepip", "idlelib", "pydoc_data", "test"];
 
-/// Modules that PyPy imports when it begins. It finds its library by the first.
+/// Modules that PyPy imports when it starts. It finds its library by the first one.
 const PYPY: [&str; 12] = [
     "site",
     "os",
@@ -36,7 +36,7 @@ const PYPY: [&str; 12] = [
     "encodings/latin_1",
 ];
 
-/// Modules of Debian's Python.
+/// The modules that Debian's Python imports when it starts.
 ///
 /// # Errors
 ///
@@ -50,7 +50,7 @@ pub fn cpython() -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The modules of Debian's Python that are not for others' use alone, in source and machine code.
+/// All modules of Debian's Python, as sources and shared objects, without those in the folders `LEFT_OUT`.
 ///
 /// # Errors
 ///
@@ -72,11 +72,11 @@ pub fn library() -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// What the Python in gdb imports when gdb begins, and when it decodes trace; with the module by which it finds its library.
+/// The modules that gdb's Python imports when gdb starts and when gdb decodes a trace, and those of [`cpython`].
 ///
 /// # Errors
 ///
-/// When gdb does not say.
+/// When gdb cannot be run, or names no modules.
 pub fn of_gdb() -> Result<Vec<PathBuf>> {
     let list = "python import sys, gdb.ptwrite; print(*(m.__file__ for m in list(sys.modules.values()) if getattr(m, '__file__', None)), sep='\\n')";
     let program = "gdb".to_owned();
@@ -99,7 +99,7 @@ pub fn of_gdb() -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// PyPy, and its modules with what they were compiled to.
+/// The program PyPy, and the modules that it imports when it starts, as source and bytecode.
 ///
 /// # Errors
 ///
@@ -122,7 +122,7 @@ pub fn pypy() -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The folders of libraries whose names begin with this.
+/// The folders in `/usr/lib` whose names begin with `name`.
 fn libraries(name: &str) -> Result<Vec<PathBuf>> {
     let library = Path::new("/usr/lib");
     let entries = fs::read_dir(library).on("read", library)?;

@@ -16,15 +16,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where the root file system of an interactive guest is put together, in our own mount namespace.
+/// The folder in which the root file system of an interactive guest is assembled. Its mounts are in a mount namespace of our own.
 const SHARED: &str = "/run/guest-root";
 
-/// Boots a guest on the terminal: the build root is its root file system (read-only, changes go to memory), with the
-/// checkout in its place. `trace`: with the trace unit, and a processor of Intel's, as perf wants it.
+/// Boots a guest on the terminal. Its root file system is the build root (read-only, changes go to memory), with the checkout under its
+/// usual path. If `trace` is set, the guest has the trace unit and a processor of Intel's, as perf's `intel_pt` needs it.
 ///
 /// # Errors
 ///
-/// When it cannot be started.
+/// When it cannot be started, or QEMU fails.
 pub fn shell(
     cache: &Cache,
     kernel: &Kernel,
@@ -49,7 +49,7 @@ pub fn shell(
     let initramfs = dir.join("initramfs");
     fs::write(&initramfs, archive.finish()).on("write", &initramfs)?;
 
-    // Only the build root itself and the checkout, without the mounts of this machine.
+    // The bind mounts are not recursive: the guest gets the build root and the checkout, but no other mount of this machine.
     let place = format!("{SHARED}{}", cache.checkout().display());
     let log = Log::create(&dir.join("mount.log"))?;
     log.run(

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Runs a guest's command under virtme-ng instead of our own guest, for those who use that: the root file system is then
-//! the build root itself.
+//! Runs a guest's command under virtme-ng instead of in a guest of our own. The root file system is then the build root itself.
 
 use crate::cache;
 use crate::error::{Error, OnFile, Result};
@@ -13,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where the guest has the folder of its run. In /tmp, since virtme-ng makes the place itself.
+/// The path in the guest of the folder of its run. It is in /tmp, as virtme-ng itself creates the mount point.
 const GUEST_DIR: &str = "/tmp/auxpmu";
 
-/// Runs `command` with the same folders and programs that our own guests have.
+/// Runs `command` with the same folders and programs as in our own guests.
 ///
 /// # Errors
 ///
@@ -48,7 +47,7 @@ pub fn run(
     for (name, path) in programs {
         fs::copy(path, bin.join(name)).on("copy", path)?;
     }
-    // The guest sees the build root, without what is mounted in it; the folder comes as one of its own.
+    // The guest sees the build root without the file systems that are mounted in it. So the folder of the run is shared separately.
     let script = dir.join("run.sh");
     let place = GUEST_DIR;
     let text = format!(

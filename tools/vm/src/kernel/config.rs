@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Kernel configurations, compared.
+//! Compares kernel configurations.
 
-/// The options of a configuration: what is not set counts as "n".
+/// The options of a configuration and their values. An option that "is not set" has the value "n".
 fn options(config: &str) -> impl Iterator<Item = (&str, &str)> {
     config
         .lines()
@@ -12,7 +12,7 @@ fn options(config: &str) -> impl Iterator<Item = (&str, &str)> {
         })
 }
 
-/// How the configuration changed, an option each.
+/// The options that differ between two configurations, a text for each.
 pub(super) fn config_changes(before: &str, after: &str) -> Vec<String> {
     let (old, new): (
         std::collections::BTreeMap<_, _>,
@@ -30,7 +30,7 @@ pub(super) fn config_changes(before: &str, after: &str) -> Vec<String> {
         .collect()
 }
 
-/// What the fragment wants and the configuration does not have.
+/// The options that have another value in the configuration than in the fragment, a text for each.
 pub(super) fn config_lost(fragment: &str, config: &str) -> Vec<String> {
     let have: std::collections::BTreeMap<_, _> = options(config).collect();
     options(fragment)

@@ -17,7 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The making of one kernel.
+/// Makes one kernel in `temporary`. The cache then renames that folder to `place`.
 pub(super) struct Maker<'a> {
     pub(super) cache: &'a Cache,
     pub(super) release: &'a Release,
@@ -26,7 +26,7 @@ pub(super) struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// Unpacks one of Debian's.
+    /// Unpacks one of Debian's kernels, and rebuilds its Rust metadata.
     pub(super) fn debians(&self, kind: Kind) -> Result<()> {
         let log = Log::create(&self.cache.log(&format!("kernel-{kind}.log")))?;
         let version = &self.release.version;
@@ -102,7 +102,7 @@ impl Maker<'_> {
         self.finish(&build)
     }
 
-    /// Unpacks those of Debian's modules that a guest needs, named so that their order is the order of loading.
+    /// Unpacks the modules of Debian's kernel that a guest needs. Sorted by name, they are in the order of loading.
     fn guest_modules(&self, log: &Log, files: &Path) -> Result<()> {
         let abi = &self.release.abi;
         let base = if files.join("usr/lib/modules").is_dir() {
@@ -163,7 +163,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// Builds one from source.
+    /// Builds a kernel from source.
     pub(super) fn built(&self, kind: Kind) -> Result<()> {
         let log = Log::create(&self.cache.log(&format!("kernel-{kind}.log")))?;
         let source = self.patched_source(&log, kind.patches())?;
@@ -203,7 +203,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// The unpacked source, which all kernels share.
+    /// The folder with the unpacked source, which all kernels of the release share.
     fn source(&self, log: &Log) -> Result<PathBuf> {
         let name = format!(
             "source-{}",
@@ -223,7 +223,7 @@ impl Maker<'_> {
         Ok(dir)
     }
 
-    /// The kernel's own tests that are run here.
+    /// Unpacks the kernel's selftests that are run here.
     pub(super) fn selftests(&self) -> Result<()> {
         let log = Log::create(&self.cache.log("selftests.log"))?;
         let progress = Progress::begin("fetching and unpacking the kernel's own tests");
@@ -234,7 +234,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// Unpacks the source package in a folder, with these arguments for `tar`.
+    /// Fetches the source package and unpacks the source into a folder, with additional arguments for `tar`.
     fn unpack(&self, log: &Log, to: &Path, args: &[String]) -> Result<()> {
         let version = &self.release.version;
         let package = self
@@ -254,7 +254,7 @@ impl Maker<'_> {
         fs::remove_dir_all(&fetched).on("remove", &fetched)
     }
 
-    /// A second tree of the source, with the patches; it shares the files that they leave alone.
+    /// A second source tree, with the patches applied. Files that no patch changes are hard links to the first tree.
     fn patched_source(&self, log: &Log, patches: &[&str]) -> Result<PathBuf> {
         let source = self.source(log)?;
         let unpatched = source.display().to_string();
@@ -263,7 +263,7 @@ impl Maker<'_> {
             .chain(patches.iter().copied());
         let name = format!("source-patched-{}", hash(parts));
         self.cache.entry(&name, |temporary, _| {
-            // patch replaces a file by another one, so the links to the first tree stay as they are.
+            // patch writes a new file instead of changing the linked one, so the first tree stays as it is.
             log.run(
                 "linking the kernel source",
                 Command::new("cp")
@@ -298,7 +298,7 @@ impl Maker<'_> {
         log.run(&format!("make {targets} of the {kind} kernel"), &mut make)
     }
 
-    /// Lets the build folder stand at its final place, and drops what external modules do not need.
+    /// Puts the final path of the build folder into its makefile, and removes the files that external modules do not need.
     fn finish(&self, build: &Path) -> Result<()> {
         let makefile = build.join("Makefile");
         let text = read(&makefile)?;
@@ -317,7 +317,7 @@ impl Maker<'_> {
     }
 }
 
-/// Fetches packages at a version and unpacks them all into `dir`.
+/// Fetches packages of one version and unpacks them below `dir`. Returns the folder with their files.
 fn fetch(
     cache: &Cache,
     log: &Log,
@@ -334,7 +334,7 @@ fn fetch(
     Ok(unpacked)
 }
 
-/// Fetches the image of the older release and what guests need of its modules, numbered in the order in which they are loaded.
+/// Fetches the image of kernel 6.1 and the modules of it that guests need. The modules are numbered in the order of loading.
 pub(super) fn old(cache: &Cache, temporary: &Path) -> Result<()> {
     let progress = Progress::begin("fetching Debian's kernel 6.1");
     let log = Log::create(&cache.log("kernel-old.log"))?;
@@ -368,7 +368,7 @@ pub(super) fn old(cache: &Cache, temporary: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes object files and archives, which take most of the space and are not needed to build modules.
+/// Removes object files, archives and images. They take most of the space, and no module needs them to build.
 fn drop_objects(dir: &Path) -> Result<()> {
     for entry in fs::read_dir(dir).on("read", dir)?.flatten() {
         let path = entry.path();

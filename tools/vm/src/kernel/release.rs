@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Chooses the Debian kernel: the newest of which image, headers and source are all in the archive, at one version.
+//! Chooses the Debian kernel: the newest version of which the archive has image, headers and source.
 //!
-//! The three come from different source packages (the image is signed elsewhere), so on some days one is behind.
+//! The three come from different source packages, as the image is signed separately. So for a day or so, one of them may be older.
 
 use std::cmp::Ordering;
 use std::fmt::Write;
 
-/// The first series whose kernel crate has what the framework builds on: the implementing module in `#[vtable]` traits, the
-/// token for disabled interrupts, barriers as types.
+/// The first series whose kernel crate has all that the framework needs: the implementing module in `#[vtable]` traits, the token for
+/// disabled interrupts, barriers as types.
 const OLDEST: (u32, u32) = (7, 3);
 
-/// The flavour that guests boot: small, no firmware, all virtio built in.
+/// The suffix of the flavour that guests boot by default. It is small and needs no firmware; virtio is built in.
 pub const FLAVOUR: &str = "-cloud-amd64";
 
-/// The one with `PREEMPT_RT`.
+/// The suffix of the flavour with `PREEMPT_RT`.
 pub const RT_FLAVOUR: &str = "-rt-amd64";
 
-/// A kernel of the archive.
+/// One version of a kernel in the archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
-    /// The package version that all have.
+    /// The version that all its packages have.
     pub version: String,
-    /// What `uname -r` says.
+    /// The output of `uname -r`.
     pub abi: String,
     /// The packages to fetch, without version.
     pub packages: Vec<String>,
 }
 
 impl Release {
-    /// As text, for the cache.
+    /// Converts it to text, for the cache.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = format!("version {}\nabi {}\n", self.version, self.abi);
@@ -39,7 +39,7 @@ impl Release {
         text
     }
 
-    /// From that text.
+    /// Parses the text of [`Self::to_text`].
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         let all = |key: &str| {
@@ -55,7 +55,7 @@ impl Release {
         (release.packages.len() >= 3).then_some(release)
     }
 
-    /// The packages of another flavour, at the same version.
+    /// The same release with the packages of another flavour.
     #[must_use]
     pub fn of_flavour(&self, flavour: &str) -> Self {
         let other = |name: &String| match name.strip_suffix(FLAVOUR) {
@@ -69,7 +69,7 @@ impl Release {
         }
     }
 
-    /// The name of the source package, as linux-source-7.3.
+    /// The name of the source package, for instance linux-source-7.3.
     #[must_use]
     pub fn source(&self) -> Option<&str> {
         self.packages
@@ -79,12 +79,12 @@ impl Release {
     }
 }
 
-/// Chooses from `package | version | …` lines, as `apt-cache madison` prints them. `wanted` is the beginning of a
-/// version: a series (7.3), an upstream version (7.3.4) or all of it.
+/// Chooses a release from `package | version | …` lines, as `apt-cache madison` prints them. `wanted` is the beginning of a version: a
+/// series (7.3), an upstream version (7.3.4), or the whole package version.
 ///
 /// # Errors
 ///
-/// A sentence that says what the archive has instead.
+/// When no release fits. The message states what the archive has and what to do.
 pub fn choose(madison: &str, wanted: Option<&str>) -> Result<Release, String> {
     let mut offers: Vec<(&str, &str)> = madison
         .lines()
@@ -122,7 +122,7 @@ pub fn choose(madison: &str, wanted: Option<&str>) -> Result<Release, String> {
             if !at_version(&format!("linux-image-{abi}")) {
                 continue;
             }
-            // Since 7.3 the image package only depends on these two; before, it holds everything itself.
+            // Since 7.3 the image package is empty and depends on these two. Before that, it holds all files itself.
             let parts = ["linux-binary-", "linux-modules-"].map(|p| format!("{p}{abi}"));
             let mut packages = vec![
                 (*source).to_owned(),
@@ -152,7 +152,7 @@ pub fn choose(madison: &str, wanted: Option<&str>) -> Result<Release, String> {
     })
 }
 
-/// The series in a source package's name.
+/// The series in the name of a source package.
 fn series(package: &str) -> Option<(u32, u32)> {
     let (major, minor) = package.strip_prefix("linux-source-")?.split_once('.')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
@@ -164,7 +164,7 @@ fn matches(version: &str, wanted: &str) -> bool {
         .is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
 }
 
-/// Debian's order of versions (no epochs: kernels have none).
+/// Compares two versions by Debian's rules, without epochs, as kernels have none.
 fn compare(a: &str, b: &str) -> Ordering {
     let (mut a, mut b) = (a, b);
     loop {
@@ -252,7 +252,7 @@ mod tests {
         );
         assert_eq!(release.source(), Some("linux-source-7.4"));
 
-        // The image is a day late: the series before it is taken, whose image holds everything.
+        // Without the newest image, the series before it is chosen. Its image package holds all files.
         list.retain(|(p, _)| *p != "linux-image-7.4.4+deb13-cloud-amd64");
         let release = choose(&offers(&list), None).unwrap();
         assert_eq!((release.version.as_str(), release.packages.len()), (V2, 3));

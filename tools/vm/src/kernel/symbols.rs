@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Checks that rebuilt Rust metadata is the one that Debian's kernel was built from.
+//! Checks that the rebuilt Rust metadata matches Debian's kernel.
 //!
-//! Mangled names hold hashes of the compiler, its options and the crates: if every symbol that our rebuild exports stands
-//! in the shipped `Module.symvers`, and the other way round, modules built against it fit the kernel.
+//! A mangled name contains a hash of the compiler, its options and the crates. So modules that are built against the rebuild fit the
+//! kernel if the rebuild exports exactly the Rust symbols of the shipped `Module.symvers`.
 
 use std::collections::BTreeSet;
 
 /// How two sets of symbols differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
-    /// How many both have.
+    /// How many symbols are in both sets.
     pub equal: usize,
-    /// Only the rebuild has these.
+    /// The symbols that only the rebuild has.
     pub only_rebuilt: Vec<String>,
-    /// Only the shipped kernel has these.
+    /// The symbols that only the shipped kernel has.
     pub only_shipped: Vec<String>,
 }
 
 impl Difference {
-    /// A sentence about the difference, or none if there is none.
+    /// A message about the difference, or `None` if the sets are equal. Two empty sets count as a difference.
     #[must_use]
     pub fn complaint(&self) -> Option<String> {
         if self.equal == 0 && self.only_rebuilt.is_empty() && self.only_shipped.is_empty() {
@@ -71,7 +71,7 @@ pub fn compare(exports: &str, symvers: &str) -> Difference {
         .filter_map(|l| {
             let mut fields = l.split('\t').skip(1);
             let symbol = fields.next()?;
-            // Modules may export Rust symbols too; those are not in the rebuild.
+            // Skips the Rust symbols that modules export: the rebuild does not have them.
             (fields.next()? == "vmlinux").then_some(symbol)
         })
         .filter(|s| is_rust(s))

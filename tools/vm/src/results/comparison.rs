@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The table in `Documentation/recorder-and-perf.md`: what cases have seen of stock perf and of the recorder when they last ran. Of a
-//! case that did not run, the document keeps its row.
+//! The table in `Documentation/recorder-and-perf.md`: what stock perf and the recorder did in each case when it last ran. The document
+//! keeps the row of a case that has not run.
 
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
@@ -12,10 +12,10 @@ use std::path::PathBuf;
 /// The document, in the checkout.
 const DOCUMENT: &str = "Documentation/recorder-and-perf.md";
 
-/// How the table begins. It ends with the file.
+/// The head of the table. The table ends with the file.
 const HEAD: &str = "| case | `perf record` | `auxrec record` |\n|---|---|---|\n";
 
-/// A row: the name of the case, and what was seen of each.
+/// A row: the name of the case, and what perf and the recorder did in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Row {
     name: String,
@@ -24,14 +24,14 @@ struct Row {
 }
 
 impl Row {
-    /// From what a case said.
+    /// Parses the log of a case. [`None`] if the case has not passed, or compares nothing.
     fn seen(case: &Case) -> Option<Self> {
         let said = case.log.iter().find_map(|line| {
             let (_, seen) = line.split_once("perf: ")?;
             seen.split_once(" | auxrec: ")
         });
         let (perf, auxrec) = said.filter(|_| case.status == Status::Pass)?;
-        // How long it took comes last.
+        // Removes the duration at the end.
         let auxrec = auxrec.rsplit_once(" (").map_or(auxrec, |(seen, _)| seen);
 
         Some(Self {
@@ -41,7 +41,7 @@ impl Row {
         })
     }
 
-    /// From the document.
+    /// Parses a row of the document.
     fn parse(line: &str) -> Option<Self> {
         let line = line.strip_prefix("| ")?.strip_suffix(" |")?;
         let [name, perf, auxrec] = line.split(" | ").collect::<Vec<_>>().try_into().ok()?;
@@ -58,7 +58,7 @@ impl Row {
     }
 }
 
-/// All that cases have seen, in their order.
+/// Adds the rows of all cases in `case`, in their order. A row that exists already is replaced.
 fn collect(case: &Case, rows: &mut Vec<Row>) {
     if let Some(row) = Row::seen(case) {
         match rows.iter_mut().find(|old| old.name == row.name) {
@@ -71,7 +71,7 @@ fn collect(case: &Case, rows: &mut Vec<Row>) {
     }
 }
 
-/// The document with these rows, and those that it had of other cases; [`None`] if it has no such table.
+/// The document with the rows of the cases in `run`; rows of other cases stay. [`None`] if the document has no such table.
 fn document(text: &str, run: &[Case]) -> Option<String> {
     let (before, table) = text.split_once(HEAD)?;
     let mut rows: Vec<Row> = table.lines().map(Row::parse).collect::<Option<_>>()?;

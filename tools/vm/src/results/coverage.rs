@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `Documentation/intel-pt-coverage.md`: what perf's page on Intel PT and LWN's promise, and the cases that show it on each unit.
+//! `Documentation/intel-pt-coverage.md`: the features of Intel PT that perf's man page and an LWN article promise, and the cases that prove
+//! them for each unit.
 //!
-//! `coverage/promises.tsv` has the promises: section, promise, and for `soft_pt` and `trace_unit` either cases, as the ends of their paths
-//! with `; ` between, or `cannot: REASON` where software cannot, or `open: WHAT` where nothing shows it yet. The results are those of the
-//! last run of tests. Of a case that did not run, the document keeps what it said.
+//! A line of `coverage/promises.tsv` has a section, a promise, and a proof for `soft_pt` and for `trace_unit`. A proof is one of these:
+//! - cases, as the ends of their paths, with `; ` between them;
+//! - `cannot: REASON` if software cannot do it;
+//! - `open: WHAT` if nothing proves it yet.
 //!
-//! Then come the tests that others wrote, with their results and reasons.
+//! The results are those of the last run of the tests. The document keeps the results of cases that have not run.
+//!
+//! The last part of the document lists perf's own tests, with their results, or the reasons why they cannot pass.
 
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
@@ -39,10 +43,10 @@ to Linux_ (Andi Kleen, LWN.net, July 1, 2015). A case is named by the end of its
 | open | nothing shows it yet |
 ";
 
-/// The suite of tests that others wrote.
+/// The name of the suite of perf's own tests.
 const OTHERS: &str = "perf's own tests";
 
-/// How the part about them begins. Then there is a row for each.
+/// The head of the part about perf's own tests. A row for each test follows.
 const HEAD_OF_OTHERS: &str = "
 ## Others' tests
 
@@ -54,7 +58,7 @@ Two that pass show nothing, as that page says.
 |---|---|---|
 ";
 
-/// How a promise is held on a unit.
+/// How a promise is proved for a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Proof<'a> {
     By(Vec<&'a str>),
@@ -99,8 +103,8 @@ fn promises(text: &str) -> std::result::Result<Vec<Promise<'_>>, String> {
 /// The results of cases, by the ends of their paths.
 type Results = BTreeMap<String, Status>;
 
-/// The results of all cases that the promises name. A case that ran on several kernels has passed if it has nowhere failed and somewhere
-/// passed.
+/// The results of all cases that the promises name. A case that ran on several kernels has passed if it has passed on one and failed on
+/// none.
 fn results(promises: &[Promise<'_>], run: &[Case]) -> Results {
     let mut results = Results::new();
     for case in run {
@@ -131,20 +135,20 @@ fn collect(path: &str, case: &Case, promises: &[Promise<'_>], results: &mut Resu
     }
 }
 
-/// Whether a path ends with these parts.
+/// Whether a path ends with the parts of `end`.
 fn is_end(path: &str, end: &str) -> bool {
     path.strip_suffix(end)
         .is_some_and(|before| before.is_empty() || before.ends_with('/'))
 }
 
-/// What the result of a row says of those cases that have not passed.
+/// How the result in a row lists cases that have not passed, by status. `None`: the case has not run.
 const SHORT_OF: [(&str, Option<Status>); 3] = [
     ("failed: ", Some(Status::Fail)),
     ("skipped: ", Some(Status::Skip)),
     ("not run: ", None),
 ];
 
-/// What the document says of cases.
+/// Parses the results of cases in the document.
 fn said(document: &str) -> Results {
     let mut results = Results::new();
     for line in document.lines() {
@@ -172,7 +176,7 @@ fn said(document: &str) -> Results {
     results
 }
 
-/// The parts of a result. Names have commas, too.
+/// Splits the result in a row into its parts, at commas. The names of cases have commas, too.
 fn groups(result: &str) -> Vec<&str> {
     let mut groups = Vec::new();
     let mut rest = result;
@@ -190,7 +194,7 @@ fn groups(result: &str) -> Vec<&str> {
     }
 }
 
-/// A part of a result: what those cases are that it names.
+/// Parses a part of a result: the status of its cases, and their names.
 fn short(group: &str) -> Option<(Option<Status>, &str)> {
     let mut all = SHORT_OF.iter();
     all.find_map(|(word, status)| Some((*status, group.strip_prefix(word)?)))
@@ -236,7 +240,7 @@ fn document(promises: &[Promise<'_>], results: &Results) -> String {
     text
 }
 
-/// The rows of the tests that others wrote, if they have run: a `-` for one that does not run with a unit.
+/// The part about perf's own tests, if they have run. A test that does not run with a unit has a `-`.
 fn others(run: &[Case]) -> Option<String> {
     let suite = run.iter().find_map(|case| match case.name == OTHERS {
         true => Some(case),
@@ -273,10 +277,10 @@ fn others(run: &[Case]) -> Option<String> {
     Some(text)
 }
 
-/// What a row says of a test that fails.
+/// The result of a failed test in a row.
 const FAILED: &str = "**failed**";
 
-/// What a document has of them.
+/// The part of a document about perf's own tests.
 fn said_of_others(document: &str) -> &str {
     let at = document.find(HEAD_OF_OTHERS).unwrap_or(document.len());
     document.get(at..).unwrap_or_default()
@@ -286,7 +290,7 @@ fn said_of_others(document: &str) -> &str {
 ///
 /// # Errors
 ///
-/// When no tests have run, a file cannot be read or written, or a promise is none.
+/// When no tests have run, a file cannot be read or written, or a line is not a promise.
 pub fn write(cache: &Cache) -> Result<PathBuf> {
     let promises = promises(PROMISES).map_err(Error::Other)?;
     let run = cache.build().join("test/all.ktap");
@@ -301,7 +305,7 @@ pub fn write(cache: &Cache) -> Result<PathBuf> {
     Ok(place)
 }
 
-/// Whether the document has each promise, and each case that it names has passed.
+/// Checks that the document has each promise, and that each case in it has passed.
 #[must_use]
 pub fn check(checkout: &Path) -> Case {
     const NAME: &str = "coverage of Intel PT";

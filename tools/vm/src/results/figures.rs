@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What `make bench` measures: `build/bench/figures.tsv`, and `Documentation/figures.md` made of it.
+//! The figures that `make bench` measures: `build/bench/figures.tsv`, and `Documentation/figures.md`, which is made from it.
 //!
-//! A line of the file is a figure: name, value, unit, target, and `met`, `missed` or, where there is no target, `-`. The first
-//! part of a name, up to a full stop, is its group. A run of `make bench` replaces the groups that it measures and keeps the others, and so
-//! does the document.
+//! A line of the file is a figure: name, value, unit, target, and `met`, `missed` or, without a target, `-`. The first part of a name, up
+//! to a full stop, is its group. A run of `make bench` replaces the groups that it measures, and keeps the others. The document is updated
+//! in the same way.
 
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
@@ -63,7 +63,7 @@ const GROUPS: [(&str, &str, &str); 10] = [
     ),
 ];
 
-/// A number as it is written.
+/// A number, and the form in which it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Value {
     Whole(i64),
@@ -93,7 +93,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// What a figure should be.
+/// The target of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
     AtMost(Value),
@@ -109,7 +109,7 @@ pub struct Figure {
     target: Option<Target>,
 }
 
-/// A number too large for a figure is none that was measured.
+/// Converts a measured number. No measured number is larger than `i64::MAX`.
 fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
@@ -121,7 +121,7 @@ impl Figure {
         Self::difference(name, signed(value), unit)
     }
 
-    /// The same, where it may be below 0.
+    /// A number of something that may be below 0.
     #[must_use]
     pub fn difference(name: impl Into<String>, value: i64, unit: &'static str) -> Self {
         Self {
@@ -132,7 +132,7 @@ impl Figure {
         }
     }
 
-    /// In hundredths of the unit.
+    /// A number in hundredths of the unit.
     #[must_use]
     pub fn hundredths(name: impl Into<String>, value: u64, unit: &'static str) -> Self {
         Self {
@@ -143,20 +143,20 @@ impl Figure {
         }
     }
 
-    /// How many times `whole` the `part` is; rounded up, so that 1.00 is no more than once.
+    /// The ratio of `part` to `whole`. It is rounded up: 1.00 means that `part` is at most `whole`.
     #[must_use]
     pub fn ratio(name: impl Into<String>, part: u64, whole: u64) -> Self {
         let ratio = part.saturating_mul(100).div_ceil(whole.max(1));
         Self::hundredths(name, ratio, "ratio")
     }
 
-    /// With a target in the unit of the figure.
+    /// Adds a maximum as target, in the unit of the figure.
     #[must_use]
     pub fn at_most(self, most: u64) -> Self {
         self.at_most_hundredths(most.saturating_mul(100))
     }
 
-    /// With a target in hundredths of the unit.
+    /// Adds a maximum as target, in hundredths of the unit.
     #[must_use]
     pub fn at_most_hundredths(self, most: u64) -> Self {
         let target = self.like(signed(most));
@@ -166,7 +166,7 @@ impl Figure {
         }
     }
 
-    /// With a target in hundredths of the unit.
+    /// Adds a minimum as target, in hundredths of the unit.
     #[must_use]
     pub fn at_least_hundredths(self, least: u64) -> Self {
         let target = self.like(signed(least));
@@ -176,7 +176,7 @@ impl Figure {
         }
     }
 
-    /// So many hundredths, written as the value is.
+    /// Converts hundredths of the unit to the form of the figure's value.
     fn like(&self, hundredths: i64) -> Value {
         match self.value {
             Value::Whole(_) => Value::Whole(hundredths / 100),
@@ -194,7 +194,7 @@ impl Figure {
         }
     }
 
-    /// For people, if it has a target.
+    /// A line for the user, if the figure has a target.
     #[must_use]
     pub fn verdict(&self) -> Option<String> {
         self.target?;
@@ -266,7 +266,7 @@ fn group_of(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
 }
 
-/// The figures of a file by their names; the error says which line is none.
+/// Parses a file. Returns its figures by name. The error names the line that is not a figure.
 fn parse(text: &str) -> Result<BTreeMap<String, Row>, String> {
     let mut rows = BTreeMap::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -281,7 +281,7 @@ fn parse(text: &str) -> Result<BTreeMap<String, Row>, String> {
     Ok(rows)
 }
 
-/// The file as it was, with all of the groups that were measured replaced.
+/// The text of the old file, with each measured group replaced as a whole.
 fn merge(old: &str, new: &[Figure]) -> Result<String, String> {
     let measured = |name: &str| new.iter().any(|f| group_of(&f.name) == group_of(name));
     let mut rows = parse(old)?;
@@ -303,7 +303,7 @@ fn merge(old: &str, new: &[Figure]) -> Result<String, String> {
     Ok(text)
 }
 
-/// The document. Of a group that was not measured it says what the old document did.
+/// The text of the document. A group that was not measured keeps its section of the old document.
 fn document(text: &str, old: &str) -> Result<String, String> {
     let rows = parse(text)?;
     let mut document = "<!-- SPDX-License-Identifier: GPL-2.0 OR MIT -->\n\n# Figures\n\n\
@@ -352,11 +352,11 @@ fn broken(cache: &Cache, why: &str) -> Error {
     ))
 }
 
-/// Puts what was measured into the file.
+/// Saves measured figures in the file.
 ///
 /// # Errors
 ///
-/// When it is not what was written last, or cannot be written.
+/// When the old file has a line that is not a figure, or the file cannot be written.
 pub fn save(cache: &Cache, figures: &[Figure]) -> Result<()> {
     let path = path(cache);
     let old = if path.exists() {
@@ -373,7 +373,7 @@ pub fn save(cache: &Cache, figures: &[Figure]) -> Result<()> {
     fs::rename(&new, &path).on("replace", &path)
 }
 
-/// Writes the document, if anything was measured; gives its place then.
+/// Writes the document and returns its path, if anything was measured.
 ///
 /// # Errors
 ///
@@ -454,7 +454,7 @@ mod tests {
             old,
             format!("{HEAD}\ndriver.a\t1\tinstructions\t-\t-\ndriver.b\t2\tinstructions\t-\t-\nsteps.a\t7\tinstructions\t-\t-\n")
         );
-        // `driver.b` has another name now.
+        // `driver.b` is now called `driver.c`.
         let second = [
             Figure::count("driver.a", 3, "instructions").at_most(2),
             Figure::count("driver.c", 4, "lines"),

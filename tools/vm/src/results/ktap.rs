@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! KTAP, the format in which every layer reports: a tree of cases, a parser, a writer.
+//! KTAP, the format in which every suite reports its results: a tree of cases, a parser, a writer.
 //!
-//! The kernel's own `kunit.py parse` reads one document and stops, so that what a module reports later is lost without a
-//! word. This parser reads a whole stream, and takes anything that is not quite right as a failing case.
+//! The kernel's own `kunit.py parse` reads one document and stops. It silently ignores what modules report later. This parser reads a whole
+//! stream, and turns each format error into a failing case.
 //! Reference: <https://docs.kernel.org/dev-tools/ktap.html>
 
 use std::fmt::Write as _;
 
-/// What became of a case.
+/// The result of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It ran, and all was well.
+    /// It ran and succeeded.
     Pass,
-    /// It ran and something was wrong, or it did not run to its end.
+    /// It ran and failed, or it did not run to its end.
     Fail,
     /// It did not run, for a reason.
     Skip,
@@ -22,13 +22,13 @@ pub enum Status {
 /// One result, with the cases below it if it is a suite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// What it is called within its suite.
+    /// Its name within its suite.
     pub name: String,
-    /// What the result line says; see [`Case::counts`] for what counts.
+    /// The status in the result line. [`Case::counts`] takes the cases below it into account, too.
     pub status: Status,
     /// Why it was skipped or failed, in a few words; may be empty.
     pub reason: String,
-    /// What it said, line by line.
+    /// Its output, line by line.
     pub log: Vec<String>,
     /// The cases of a suite; empty for a single case.
     pub children: Vec<Case>,
@@ -110,7 +110,7 @@ impl Case {
         }
     }
 
-    /// The same, with a log.
+    /// The same case with this log.
     #[must_use]
     pub fn with_log(mut self, log: Vec<String>) -> Self {
         self.log = log;
@@ -118,7 +118,7 @@ impl Case {
     }
 
     fn new(name: &str, status: Status, reason: &str) -> Self {
-        // A line break would end the result line, and with it the meaning of what follows.
+        // A line break would end the result line, and the rest would be another line of KTAP.
         let one_line = |s: &str| s.split_whitespace().collect::<Vec<_>>().join(" ");
         Self {
             name: one_line(name),
@@ -129,7 +129,7 @@ impl Case {
         }
     }
 
-    /// Counts the single cases. A suite that says "not ok" over cases that all passed counts as one failure of its own.
+    /// Counts the single cases. A suite that is "not ok" although none of its cases failed counts as one failure.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let mut counts = Counts::default();
@@ -153,7 +153,7 @@ impl Case {
         counts
     }
 
-    /// Calls `f` with the path of names and the case, for each that counts as failed.
+    /// Calls `f` for each case that counts as failed, with the path of names and the case.
     pub fn for_each_failure(&self, f: &mut impl FnMut(&str, &Case)) {
         self.walk_failures("", f);
     }
@@ -215,17 +215,17 @@ fn write_level(out: &mut String, cases: &[Case], depth: usize) {
 /// One level of the tree while it is being read.
 #[derive(Default)]
 struct Level {
-    /// What a "# Subtest:" line calls it.
+    /// The name from a "# Subtest:" line.
     name: String,
     plan: Option<usize>,
     cases: Vec<Case>,
     log: Vec<String>,
-    /// What was wrong with the form of this level.
+    /// The format errors of this level.
     faults: Vec<String>,
 }
 
 impl Level {
-    /// The cases, with a failing one for each fault of form.
+    /// The cases, with a failing one for each format error, and the log.
     fn finish(mut self) -> (Vec<Case>, Vec<String>) {
         match self.plan {
             None => self.faults.push("no plan (1..N)".to_owned()),
@@ -249,8 +249,8 @@ impl Level {
     }
 }
 
-/// Reads a whole stream, which may hold several documents one after the other, and text that is not KTAP.
-/// Everything that was planned and not reported, or has no plan at all, is a failing case in the result.
+/// Parses a whole stream, which may contain several documents, one after the other, and text that is not KTAP. If cases were planned but
+/// not reported, or if there is no plan, the result has a failing case.
 #[must_use]
 pub fn parse(text: &str) -> Vec<Case> {
     let mut done = Vec::new();
@@ -371,7 +371,7 @@ pub fn parse(text: &str) -> Vec<Case> {
     done
 }
 
-/// Opens a level at `indent` if none is open there: a document whose version line was lost is still read.
+/// Opens a level at `indent` if none is open there, so that a document without a version line is still parsed.
 fn ensure(open: &mut Vec<(usize, Level)>, indent: usize) {
     close_to(open, indent);
     if open.last().is_none_or(|(at, _)| *at < indent) {
@@ -379,7 +379,7 @@ fn ensure(open: &mut Vec<(usize, Level)>, indent: usize) {
     }
 }
 
-/// Closes the levels deeper than `indent` that no result line closed: their suite ended half-way.
+/// Closes the levels deeper than `indent` that no result line has closed, as their suites were cut off.
 fn close_to(open: &mut Vec<(usize, Level)>, indent: usize) {
     while open.len() > 1 && open.last().is_some_and(|(at, _)| *at > indent) {
         let Some((_, level)) = open.pop() else { return };

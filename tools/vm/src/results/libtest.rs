@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Turns what `cargo test` prints into cases.
+//! Turns the output of `cargo test` into cases.
 
 use crate::results::ktap::{Case, Status};
 use std::collections::BTreeMap;
@@ -10,13 +10,13 @@ struct Program {
     name: String,
     cases: Vec<Case>,
     logs: BTreeMap<String, Vec<String>>,
-    /// Counts of the sum line: passed, failed, ignored.
+    /// The counts in the line with the sums: passed, failed, ignored.
     sum: Option<[usize; 3]>,
     noise: Vec<String>,
 }
 
-/// Reads the joined standard output and error of `cargo test`. `success` is whether cargo ended well: when it did not
-/// and no case says why, the end of the output becomes a failing case.
+/// Parses the joined standard output and standard error of `cargo test`. `success` is whether cargo has succeeded. If it has not, and no
+/// case has failed, the end of the output becomes a failing case.
 #[must_use]
 pub fn parse(output: &str, success: bool) -> Case {
     let mut programs: Vec<Program> = Vec::new();
@@ -75,7 +75,7 @@ pub fn parse(output: &str, success: bool) -> Case {
 }
 
 impl Program {
-    /// A suite, or nothing for a program that has no tests.
+    /// The suite of the program, or [`None`] if it has no tests.
     fn finish(mut self) -> Option<Case> {
         for case in &mut self.cases {
             if let Some(log) = self.logs.remove(&case.name) {
@@ -103,7 +103,7 @@ impl Program {
     }
 }
 
-/// `Running unittests src/lib.rs (build/target/debug/deps/vm-0123)`, `Doc-tests vm`.
+/// Parses `Running unittests src/lib.rs (build/target/debug/deps/vm-0123)` or `Doc-tests vm`.
 fn program_name(line: &str) -> Option<String> {
     if let Some(name) = line.strip_prefix("Doc-tests ") {
         return Some(format!("{name} (documentation)"));
@@ -118,7 +118,7 @@ fn program_name(line: &str) -> Option<String> {
     })
 }
 
-/// `test a::b ... ok`
+/// Parses `test a::b ... ok`.
 fn result_line(line: &str) -> Option<Case> {
     let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
     let name = name.trim_end_matches(" - should panic");
@@ -133,7 +133,7 @@ fn result_line(line: &str) -> Option<Case> {
     }
 }
 
-/// `test result: ok. 3 passed; 0 failed; 1 ignored; …`
+/// Parses `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
 fn sum_line(line: &str) -> Option<[usize; 3]> {
     let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
     let mut numbers = counts

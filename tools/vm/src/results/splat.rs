@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Finds in a kernel's console what must not be there.
+//! Finds the warnings and crashes of the kernel in the log of its console.
 
-/// What the kernel prints when something is wrong with it, and what we call that.
+/// Texts that the kernel prints when something is wrong, and the name of the kind of each.
 const SPLATS: &[(&str, &str)] = &[
     ("Kernel panic", "panic"),
     ("WARNING:", "warning"),
@@ -33,7 +33,7 @@ const SPLATS: &[(&str, &str)] = &[
     ("UBSAN:", "UBSAN"),
 ];
 
-/// Splats that are perf's own: every text must stand within the report, which is then let pass. Each with its reason.
+/// Allowed kernel warnings: those that no driver can avoid. A report is ignored if it contains all texts of an entry.
 const ALLOWED: &[Allowed] = &[
     Allowed {
         texts: &["refcount_t: addition on 0", "perf_mmap+"],
@@ -62,12 +62,12 @@ const ALLOWED: &[Allowed] = &[
     },
 ];
 
-/// How many lines after the first belong to one report.
+/// The maximum number of lines in one report.
 const REPORT_LINES: usize = 120;
 
 struct Allowed {
     texts: &'static [&'static str],
-    /// Where it comes from, and why no driver can avoid it.
+    /// The cause of the warning, and why no driver can avoid it.
     #[expect(
         dead_code,
         reason = "for the reader, who must not add an entry without one"
@@ -75,18 +75,18 @@ struct Allowed {
     reason: &'static str,
 }
 
-/// One splat.
+/// A warning or crash of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Splat {
     /// Its kind, in a word or two.
     pub kind: &'static str,
-    /// The line of the console, counted from 1.
+    /// The number of its first line in the console's log, from 1 on.
     pub line: usize,
-    /// What that line says.
+    /// The text of that line.
     pub text: String,
 }
 
-/// All splats in a console log. A report of many lines counts once, by its first.
+/// All splats in a console's log that are not allowed. A report of many lines counts once, at its first line.
 #[must_use]
 pub fn scan(console: &str) -> Vec<Splat> {
     scan_with(console, ALLOWED)
@@ -97,7 +97,7 @@ fn scan_with(console: &str, allowed: &[Allowed]) -> Vec<Splat> {
     let mut found = Vec::new();
     let mut next = 0;
     for (at, line) in lines.iter().enumerate() {
-        // The kernel echoes its command line, where a word may be anything.
+        // Skips the kernel's command line, which may contain any text.
         if at < next || line.contains("ommand line:") {
             continue;
         }
@@ -121,7 +121,7 @@ fn scan_with(console: &str, allowed: &[Allowed]) -> Vec<Splat> {
     found
 }
 
-/// Where the report that begins at `start` ends: at its end mark, or after so many lines.
+/// The end of the report that begins at `start`: after its end mark, else after its stack trace. It has at most [`REPORT_LINES`].
 fn report_end(lines: &[&str], start: usize) -> usize {
     let limit = lines.len().min(start + REPORT_LINES);
     let mark = (start..limit).find(|&i| lines[i].contains("---[ end"));
@@ -130,7 +130,7 @@ fn report_end(lines: &[&str], start: usize) -> usize {
     })
 }
 
-/// How many of the lines from `from` on look like the rest of a report: everything up to the end of its stack trace.
+/// How many lines from `from` on belong to a report: all up to the end of its stack trace, or none if there is no stack trace.
 fn trace_len(lines: &[&str], from: usize) -> usize {
     let window = &lines[from.min(lines.len())..lines.len().min(from + REPORT_LINES)];
     window

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The tools for 64-bit Arm, under QEMU's emulator of single programs, beside those for this machine: both must say and write the same.
+//! The tools for 64-bit Arm, under QEMU's user-mode emulator, compared with those for this machine: both must print and write the same.
 //!
-//! The emulator has no `perf_event_open()`, so that nothing is recorded here.
+//! The emulator has no `perf_event_open()`, so nothing is recorded here.
 
 use crate::cache::{self, Cache};
 use crate::error::{Error, OnFile, Result};
@@ -22,10 +22,10 @@ use testdata::program;
 type Verdict = std::result::Result<String, String>;
 type Programs = [(String, PathBuf)];
 
-/// Recordings that parsers have met, whole and damaged.
+/// The parts of the fuzzers' corpus with recordings, both intact and damaged.
 const CORPUS: [&str; 4] = ["check", "convert", "file", "recover"];
 
-/// What is done with each. `IN` is the recording.
+/// The commands of `auxview` that run on each recording. `IN` is the recording.
 const COMMANDS: [&[&str]; 7] = [
     &["check", "IN"],
     &["check", "--json", "IN"],
@@ -36,7 +36,7 @@ const COMMANDS: [&[&str]; 7] = [
     &["convert", "IN", "converted"],
 ];
 
-/// What is done with a trace of a program. `ROOT` is where the program's file is.
+/// The commands of `auxview` that run on the trace of a program. `ROOT` is the folder with the program's file.
 const OF_CALLS: [&[&str]; 6] = [
     &["check", "IN"],
     &[
@@ -55,7 +55,8 @@ const OF_CALLS: [&[&str]; 6] = [
     &["script", "--symfs", "ROOT", "IN"],
 ];
 
-/// The tests that run under the emulator: those that neither start a program of ours nor trace a process, which it cannot.
+/// The tests that run under the emulator, as options for cargo. They neither start a program of ours nor trace a process: the emulator
+/// can do neither.
 const TESTS: [&str; 12] = [
     "--package=auxcore",
     "--package=auxrec",
@@ -104,7 +105,7 @@ pub(crate) fn run(cache: &Cache, dir: &Path) -> Result<Case> {
     Ok(Case::suite("aarch64", cases))
 }
 
-/// No program asks for an interpreter, which would load libraries.
+/// No program may have an interpreter (`PT_INTERP`), which would load libraries.
 fn are_static(programs: &Programs) -> Result<Verdict> {
     for (name, path) in programs {
         let bytes = fs::read(path).on("read", path)?;
@@ -122,7 +123,7 @@ fn are_static(programs: &Programs) -> Result<Verdict> {
     Ok(Ok(format!("{} programs", programs.len())))
 }
 
-/// A program for this machine, and the same one for 64-bit Arm.
+/// The programs for this machine, and the same ones for 64-bit Arm.
 struct Both<'a> {
     machine: &'a Aarch64,
     here: &'a Programs,
@@ -130,7 +131,7 @@ struct Both<'a> {
     work: PathBuf,
 }
 
-/// What a command came to.
+/// The result of a command.
 #[derive(Debug, PartialEq, Eq)]
 struct Ended {
     status: Option<i32>,
@@ -178,7 +179,7 @@ impl Both<'_> {
         })
     }
 
-    /// What it came to natively, or in what the emulated one differs.
+    /// Runs a program natively and emulated. Returns the result, or the difference between both results.
     fn same(&self, name: &str, args: &[&str]) -> Result<std::result::Result<Ended, String>> {
         let here = self.ended(self.natively(name)?, args)?;
         let there = self.ended(self.emulated(name)?, args)?;
@@ -193,7 +194,7 @@ impl Both<'_> {
     }
 }
 
-/// The file, or those of the folder.
+/// Reads a file, or all files below a folder.
 fn read_all(path: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     if !path.is_dir() {
         return Ok(vec![(path.to_owned(), fs::read(path).on("read", path)?)]);
@@ -245,7 +246,7 @@ fn pages(both: &Both<'_>) -> Result<Verdict> {
     Ok(enough(count, 20, "pages"))
 }
 
-/// All commands on all recordings of the corpus.
+/// Runs all [`COMMANDS`] on all recordings of the corpus.
 fn recordings(both: &Both<'_>, cache: &Cache) -> Result<Verdict> {
     let (mut good, mut count) = (0, 0);
     for part in CORPUS {
@@ -263,7 +264,7 @@ fn recordings(both: &Both<'_>, cache: &Cache) -> Result<Verdict> {
     Ok(enough(good, 100, "commands that succeed").map(|note| format!("{note} of {count}")))
 }
 
-/// The command with its files.
+/// The command with the paths of its files.
 fn given<'a>(command: &[&'a str], file: &'a Path, root: &'a Path) -> Vec<&'a str> {
     let word = |word: &&'a str| match *word {
         "IN" => file.to_str().unwrap_or_default(),
@@ -273,7 +274,7 @@ fn given<'a>(command: &[&'a str], file: &'a Path, root: &'a Path) -> Vec<&'a str
     command.iter().map(word).collect()
 }
 
-/// All that is made of calls, from the trace of a program.
+/// Runs all commands in [`OF_CALLS`] on traces of a program.
 fn calls(both: &Both<'_>, dir: &Path) -> Result<Verdict> {
     let (root, file) = (dir.join("root"), dir.join("perf.data"));
     fs::create_dir_all(&root).on("make", &root)?;
@@ -305,7 +306,7 @@ fn enough(count: usize, least: usize, of: &str) -> Verdict {
     }
 }
 
-/// What the recorder says where no event can be opened: arguments, status, and what is in its words.
+/// Commands of the recorder on a machine where no event can be opened: arguments, exit status, and parts of the output.
 const WITHOUT_PERF: [(&[&str], i32, &[&str]); 4] = [
     (
         &["list"],
@@ -335,7 +336,7 @@ const WITHOUT_PERF: [(&[&str], i32, &[&str]); 4] = [
     ),
 ];
 
-/// The recorder on a machine with a PMU and without `perf_event_open()`.
+/// Runs the recorder on a machine with a PMU, but without `perf_event_open()`.
 fn without_perf(both: &Both<'_>, dir: &Path) -> Result<Vec<Case>> {
     let pmus = dir.join("pmus");
     let files = [
@@ -370,7 +371,7 @@ fn unit_tests(cache: &Cache, machine: &Aarch64, dir: &Path) -> Result<Case> {
     cargo
         .current_dir(cache.checkout().join("tools"))
         .env("CARGO_TERM_COLOR", "never")
-        // Enough to see a difference between processors: `make check` has more.
+        // Enough to find differences between processors. `make check` runs more.
         .env("PROPTEST_CASES", "32")
         .args(["test", "--locked", "--no-fail-fast"])
         .args(["--target", Aarch64::TARGET])

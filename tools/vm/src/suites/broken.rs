@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tests of the tests: `pattern` with a defect that drivers really have, and rows of the matrix that must name it.
+//! Tests of the tests: `pattern` is built with a defect that real drivers have, and rows of the matrix must report it.
 //!
-//! The defects are in `samples/pattern/broken.rs`, one at a time, and only in a build that asks for one.
+//! The defects are in `samples/pattern/broken.rs`. A build contains only the defect that it is given, if any.
 
 use crate::cache::Cache;
 use crate::error::Result;
@@ -15,11 +15,11 @@ use crate::tools;
 use std::path::Path;
 use std::time::Duration;
 
-/// A defect, and what has to find it.
+/// A defect, and the rows that must find it.
 struct Defect {
-    /// As `AUXPMU_BREAK` has it.
+    /// The value of `AUXPMU_BREAK`.
     name: &'static str,
-    /// Rows that must fail, and what their reason must have in it.
+    /// The rows that must fail, each with texts that its reason or log must contain.
     rows: &'static [(&'static str, &'static [&'static str])],
 }
 
@@ -43,7 +43,7 @@ const DEFECTS: [Defect; 4] = [
     },
     Defect {
         name: "size",
-        // By the model 33600 bytes, the whole ticks that reach half the ring.
+        // The model predicts 33600 bytes: as many whole ticks as are needed to fill half the ring.
         rows: &[
             (
                 "direct, CPU, 16 pages, reader stops",
@@ -86,7 +86,7 @@ const DEFECTS: [Defect; 4] = [
     },
 ];
 
-/// Builds `pattern` with each defect, runs the rows that must find it, and passes if they do.
+/// Builds `pattern` with each defect, and runs the rows that must find it. The case of a row passes if the row has found the defect.
 ///
 /// # Errors
 ///
@@ -113,7 +113,7 @@ fn found(
     let built = modules::build(cache, kernel, Mode::Broken(defect.name))?;
     let progress = Progress::begin(&format!("rows that must find the defect {}", defect.name));
     let mut guest = Guest::new(kernel, &built.files)?
-        // The suites of the modules would find it too.
+        // The KUnit suites of the modules would find the defect, too.
         .append("kunit.enable=0")
         .timeout(Duration::from_secs(180));
     for (name, path) in programs {
@@ -124,13 +124,13 @@ fn found(
     let dir = dir.join(format!("break-{}", defect.name));
     let outcome = guest.run(cache, &dir, &command, |_| {})?;
     let mut cases = verdicts(defect, &ktap::parse(&outcome.said));
-    // A defect of a driver is not to bring the kernel down.
+    // A defect of a driver must not crash the kernel.
     cases.extend(outcome.faults());
     progress.end(&Case::suite("", cases.clone()).counts().summary());
     Ok(cases)
 }
 
-/// For each row that must find the defect, whether it did.
+/// A case for each row that must find the defect: whether it has done so.
 fn verdicts(defect: &Defect, ran: &[Case]) -> Vec<Case> {
     let verdict = |row: &str, says: &[&str]| {
         let Some(case) = ran.iter().find(|case| case.name == row) else {

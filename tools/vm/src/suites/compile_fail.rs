@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the framework's types forbid: `rust/compile-fail/`, a file for each thing, which must not compile.
+//! Checks that the framework's types forbid wrong uses: each file in `rust/compile-fail/` has one, and must not compile.
 //!
-//! Each file says in its head which text the compiler must give (`//! error: …`, as often as need be), or that it must
-//! compile (`//! compiles`), which shows that the others do not fail for want of something else. They are built as
-//! drivers are: by the kernel's build system, against the crates that [`modules::build`] has made.
+//! The head of a file has the texts that the compiler must print (`//! error: …`, any number of lines), or states that the file must
+//! compile (`//! compiles`). A file that compiles shows that the others do not fail for another reason. All files are built like drivers:
+//! by the kernel's build system, against the crates that [`modules::build`] has made.
 
 use crate::cache::{self, Cache};
 use crate::error::{OnFile, Result};
@@ -16,14 +16,14 @@ use std::collections::HashMap;
 use std::fs;
 use std::process::Command;
 
-/// Where the files are, in the checkout.
+/// The folder of the files, in the checkout.
 const FOLDER: &str = "rust/compile-fail";
 
-/// Compiles each file, and looks at what the compiler says.
+/// Compiles each file, and checks the compiler's output.
 ///
 /// # Errors
 ///
-/// When the framework cannot be built, or a file not be read.
+/// When the framework cannot be built, or a file cannot be read.
 pub fn run(cache: &Cache, kernel: &Kernel) -> Result<Case> {
     let modules = modules::output_dir(cache, kernel, Mode::Plain);
     modules::build(cache, kernel, Mode::Plain)?;
@@ -46,13 +46,13 @@ pub fn run(cache: &Cache, kernel: &Kernel) -> Result<Case> {
         .build()
         .join("test/kbuild/compile-fail")
         .join(kernel.kind.to_string());
-    // What compiled before would not be compiled again, and say nothing.
+    // make would not compile a file again that has compiled before, so it would print no warnings.
     cache::remove(&out)?;
     fs::create_dir_all(&out).on("make", &out)?;
     let progress = Progress::begin("what must not compile");
     let log = Log::create(&out.with_extension("log"))?;
     let mut make = Command::new("make");
-    // One at a time: what they say must not be mixed.
+    // One at a time, so that the compilers' outputs are not mixed.
     make.args(["-k", "-j1", "V=0", "-C"])
         .arg(kernel.build_dir())
         .arg(format!("M={}", sources.display()))
@@ -61,7 +61,7 @@ pub fn run(cache: &Cache, kernel: &Kernel) -> Result<Case> {
         .args(kernel.make_args())
         .args(wanted.iter().map(|(name, _)| format!("{name}.o")))
         .env_remove("MAKEFLAGS");
-    // That it fails is what is wanted; which of them failed is seen below.
+    // make is expected to fail. Which files have failed is checked below.
     log.status(&mut make)?;
 
     let text = log.text();
@@ -82,7 +82,7 @@ pub fn run(cache: &Cache, kernel: &Kernel) -> Result<Case> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Wanted {
     Compiles,
-    /// These texts must be in what it says.
+    /// It fails, and these texts are in its output.
     Fails(Vec<String>),
 }
 
@@ -128,7 +128,7 @@ impl Wanted {
     }
 }
 
-/// The lines that a build said of each file: those after the line in which it begins to compile it.
+/// The output of a build for each file: the lines after the one with which its compilation begins.
 fn by_file(log: &str) -> HashMap<&str, Vec<&str>> {
     let mut said: HashMap<&str, Vec<&str>> = HashMap::new();
     let mut file = None;
@@ -172,7 +172,7 @@ mod tests {
     fn verdicts() {
         let fails = |text: &str| Wanted::Fails(vec![text.to_owned()]);
         let said = by_file(LOG);
-        // The file, what is wanted, whether there is an object, and whether that is right.
+        // The file, the expectation, whether there is an object, and whether the case passes.
         let table = [
             ("good", Wanted::Compiles, true, true),
             ("good", Wanted::Compiles, false, false),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `conform` on all our units and on a driver in C; its random programs on all of them at once; and `conform` on that driver with
-//! defects, which it must name.
+//! Runs `conform` on all our units and on a C driver, and its random programs on all of them at once. Then runs `conform` on the C driver
+//! with defects, each of which it must find.
 //!
-//! The defects are in `tools/bench/pmu/c_pattern.c`, one at a time, by a parameter of `c_broken.ko`.
+//! The defects are in `tools/bench/pmu/c_pattern.c`. A parameter of `c_broken.ko` enables one at a time.
 
 mod defects;
 mod rules;
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use defects::{found, Defect, DEFECTS, FOUND_BY_PROGRAMS, LASTING};
 
-/// The units, as `conform` takes them, and what a subtest is called.
+/// The units, as arguments for `conform`, and the names of their subtests.
 const UNITS: [(&str, &str); 7] = [
     ("pattern/rate=4096/", "pattern, direct"),
     ("c_pattern/rate=4096/", "the driver in C"),
@@ -35,19 +35,20 @@ const UNITS: [(&str, &str); 7] = [
     ("trace_unit", "trace_unit"),
 ];
 
-/// Units whose events are of CPUs only, for random programs.
+/// Units that support only events of CPUs, for random programs.
 const DEVICES: [&str; 2] = ["edu", "shared_sink/burst=8/"];
 
-/// Units whose events take long to start and to stop, or slow down what they trace.
+/// Units whose events take long to start and to stop, or slow down the traced program.
 const SLOW: [&str; 2] = ["soft_pt", "trace_unit"];
 
-/// How long `conform` waits for our units: only a defect takes longer, also in a guest that gets a small part of a CPU.
+/// How long `conform` waits for our units, in seconds. Even in a guest that gets a small part of a CPU, only a defect takes longer.
 const PATIENT: &str = "--patience 300";
 
-/// How many of them run beside other layers.
+/// How many of the [`UNITS`] are tested if there are other suites.
 const FEW: usize = 2;
 
-/// Units whose cases run out of memory on a kernel that can do that, and these cases.
+/// Units that are tested with failing allocations on a kernel that can make them fail, and the names of their subtests. [`STARVE`] has the
+/// cases that are run.
 const STARVED: [(&str, &str); 3] = [
     ("pattern/rate=4096/", "pattern without memory"),
     ("soft_pt", "soft_pt without memory"),
@@ -55,25 +56,25 @@ const STARVED: [(&str, &str); 3] = [
 ];
 const STARVE: &str = "open: map: groups: output: tasks: end: --no-memory 40";
 
-/// Steps of random programs, and the first program.
+/// How many steps of random programs are executed on [`UNITS`] and on [`DEVICES`], and the seed of the first program.
 const STEPS: u32 = 10_000;
 const STEPS_OF_DEVICES: u32 = 400;
 const SEED: u32 = 1;
 
-/// When random programs are over.
+/// When the random programs end.
 #[derive(Debug, Clone, Copy)]
 pub enum End {
     /// After so many seconds.
     After(u64),
-    /// After so many operations, of units whose events start and stop at once.
+    /// After so many operations, on units whose events start and stop at once.
     Operations(u64),
 }
 
 impl End {
-    /// How long a guest may take.
+    /// The time limit of the guest.
     #[must_use]
     pub fn timeout(self) -> Duration {
-        // For boot, and for a program that failed to become shorter.
+        // For the boot, and for making a failed program shorter.
         const MORE: u64 = 600;
         Duration::from_secs(match self {
             Self::After(seconds) => seconds.saturating_add(MORE),
@@ -83,7 +84,7 @@ impl End {
     }
 }
 
-/// The command that executes random programs on our drivers at once, until one does not do what is foreseen.
+/// The command that executes random programs on all our drivers at once, until one does not do what the model predicts.
 #[must_use]
 pub fn adversary(end: End, seed: Option<u64>) -> String {
     let mut command = format!("auxload; conform fuzz --modules /modules {PATIENT} --burst 500");
@@ -106,7 +107,7 @@ pub fn adversary(end: End, seed: Option<u64>) -> String {
     command
 }
 
-/// Runs `conform` on the units, on `few` or all, and on each defect.
+/// Runs `conform` on the units (on a few of them, or on all), and on the driver with each defect.
 ///
 /// # Errors
 ///
@@ -173,7 +174,7 @@ impl Bench<'_> {
         Ok(guest)
     }
 
-    /// Runs `conform` with these options on units, a suite each.
+    /// Runs `conform` with these options on units. Returns a suite for each.
     fn units(&self, dir: &Path, units: &[(&str, &str)], options: &str) -> Result<Vec<Case>> {
         let mut suites = Vec::new();
         let program = format!("conform {options}");
@@ -199,14 +200,14 @@ impl Bench<'_> {
         Ok(suites)
     }
 
-    /// The program itself, which is static.
+    /// The path of `conform`. The program is static, so it runs here, too.
     fn conform(&self) -> Result<&Path> {
         let found = self.programs.iter().find(|(name, _)| name == "conform");
         let found = found.ok_or_else(|| Error::Other("conform is not built".to_owned()))?;
         Ok(&found.1)
     }
 
-    /// Random programs on all units at once.
+    /// Runs random programs on all units at once.
     fn programs(&self, dir: &Path, units: &[(&str, &str)]) -> Result<Case> {
         let progress = Progress::begin("random programs on our units");
         let mut command = "auxload && insmod /bin/c_pattern.ko".to_owned();
@@ -237,7 +238,7 @@ impl Bench<'_> {
         Ok(suite)
     }
 
-    /// Random programs on the driver with defects, each of which one of them must find.
+    /// Runs random programs on the driver with each defect. They must find it.
     fn found_by_programs(&self, dir: &Path) -> Result<Case> {
         let progress = Progress::begin("random programs on a driver with defects");
         let fuzz = "conform fuzz --pmu c_pattern/rate=4096/ --seed 1 --steps 1500 --attempts 0";
@@ -263,7 +264,7 @@ impl Bench<'_> {
         Ok(suite)
     }
 
-    /// For each defect, whether its case finds it; and the same cases find none in the driver without a defect.
+    /// Checks that the case of each defect finds it, and that the same case passes on the driver without a defect.
     fn defects(&self, dir: &Path, defects: &[Defect]) -> Result<Vec<Case>> {
         let progress = Progress::begin("conform on a driver with defects");
         let mut command = "true".to_owned();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The contract table, `Documentation/contract.md`: that every case that it names exists.
+//! Checks that every case exists that the contract table, `Documentation/contract.md`, names.
 //!
 //! A row of the table is `| number | rule | how it is held | cases |`. The last column names cases, in one of these forms:
 //!
@@ -10,7 +10,7 @@
 //! - `litmus/NAME`: a file of `Documentation/litmus`;
 //! - "NAME": a case of `auxe2e`.
 //!
-//! All but the last stand in backticks. A row without a case says `driver's word` or `recorder` in its third column.
+//! All but the last form are in backticks. A row without a case has `driver's word` or `recorder` in its third column.
 
 use crate::results::ktap::Case;
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ const TABLE: &str = "Documentation/contract.md";
 /// The headings of the tables, and how many rows each has.
 const TABLES: [(&str, usize); 2] = [("## Rules", 36), ("## Pitfalls", 23)];
 
-/// What a row without a case says.
+/// The texts of which a row without a case must have one.
 const WITHOUT: [&str; 2] = ["driver's word", "recorder"];
 
 /// Looks for each case that the table names in `files`, paths relative to `checkout`.
@@ -51,9 +51,9 @@ pub fn check(checkout: &Path, files: &[PathBuf]) -> Case {
 /// The cases that exist, as the table names them.
 #[derive(Debug, Default)]
 struct Known {
-    /// In backticks.
+    /// Names that stand in backticks.
     code: BTreeSet<String>,
-    /// In double quotes.
+    /// Names that stand in double quotes.
     quoted: BTreeSet<String>,
 }
 
@@ -69,7 +69,7 @@ impl Known {
         } else if path.extension().is_some_and(|e| e == "litmus") {
             self.code.insert(format!("litmus/{}", stem()));
         } else if path.starts_with("tools/e2e/src") && is_rust {
-            // A name is a literal of its own, on a line; names have no escapes.
+            // A name is a whole string literal in one line, without escapes.
             let literals = text.lines().flat_map(|l| l.split('"').skip(1).step_by(2));
             self.quoted.extend(literals.map(str::to_owned));
         } else if is_rust {
@@ -107,7 +107,7 @@ impl Known {
     }
 }
 
-/// What is wrong with the table.
+/// The errors of the table.
 fn complaints(text: &str, known: &Known) -> Vec<String> {
     let mut complaints = Vec::new();
 
@@ -168,7 +168,7 @@ fn cells(line: &str) -> Option<Vec<&str>> {
     Some(inner.split('|').map(str::trim).collect())
 }
 
-/// What stands between pairs of `mark`.
+/// The texts between pairs of `mark`.
 fn named(text: &str, mark: char) -> Vec<&str> {
     text.split(mark).skip(1).step_by(2).collect()
 }
@@ -177,7 +177,7 @@ fn named(text: &str, mark: char) -> Vec<&str> {
 mod tests {
     use super::*;
 
-    /// A table in which every row names `cases`, but for row 7 of the rules.
+    /// A table in which every row names `cases`, except row 7 of the rules, which is `seventh`.
     fn table(cases: &str, seventh: &str) -> String {
         let mut text = String::new();
 
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn names_are_looked_up() {
-        // The cases of a row, and what is wrong with it.
+        // A row, and a part of the complaint about it, if there must be one.
         let table_of_rows = [
             ("| 7 | r | type | `compile-fail/kept` |", None),
             (

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether decoders show of a trace what was executed: recorded in a guest, decoded outside.
+//! Checks that decoders show exactly the instructions that were executed. Traces are recorded in a guest and decoded outside.
 //!
-//! - This file: programs, traced by `soft_pt`.
-//! - [`kernel`]: a kernel, traced by the trace unit in QEMU from outside.
+//! - This module: programs, traced by `soft_pt`.
+//! - [`kernel`]: a kernel, traced from outside by the trace unit in QEMU.
 //! - [`outside`]: a whole guest, traced by that unit from its kernel's first instruction on, for stock perf.
 //! - [`device`]: kernel and programs, traced by that unit and its driver.
-//! - [`matrix`]: what else perf offers for such traces.
+//! - [`matrix`]: perf's other features for such traces.
 //! - [`consumers`]: gdb, and core dumps.
 //! - [`theirs`]: perf's own tests.
 
@@ -34,8 +34,8 @@ pub(crate) mod matrix;
 mod outside;
 mod theirs;
 
-/// Programs that are unlike each other, and soon done: stepping them by ptrace takes a minute each in a guest that is emulated.
-/// `outside::NAME` and `device::NAME` are left out, as they take minutes: of the trace unit, the matrix decodes recordings.
+/// Cases that differ from each other and do not take long, although ptrace is slow in an emulated guest. `outside::NAME` and
+/// `device::NAME` are left out, as they take minutes. Recordings of the trace unit are still decoded, by the matrix.
 pub const FEW: [&str; 19] = [
     "again",
     consumers::NAME,
@@ -58,20 +58,20 @@ pub const FEW: [&str; 19] = [
     "x32",
 ];
 
-/// The case that stands for all programs that `soft_pt` traces.
+/// The filter that selects all programs that `soft_pt` traces.
 const SOFT_PT: &str = "soft_pt";
 
 /// A program for PyPy.
 const PYPY: &str = "compiled.py";
 
-/// Programs that are skipped where the kernel lacks what they need, and the option that gives it.
+/// Programs that are skipped on a kernel without an option that they need, and this option.
 const NEEDS: [(&str, &str); 2] = [
     ("dispatched", "CONFIG_SYSCALL_USER_DISPATCH"),
     ("x32", "CONFIG_X86_X32_ABI"),
 ];
 
-/// Records and compares the programs whose names contain one of `filters`, all if one is `soft_pt`, and the kernels. `stock`: the kernel
-/// that the trace unit's driver runs on, as perf needs its `/proc/kcore`.
+/// Runs the cases whose names contain one of `filters`, or all cases if there are none. The filter `soft_pt` selects all programs that
+/// `soft_pt` traces. `stock` is the kernel that the trace unit's driver runs on, as perf needs its `/proc/kcore`.
 ///
 /// # Errors
 ///
@@ -139,7 +139,7 @@ pub fn run(
     Ok(Case::suite("exact", suites))
 }
 
-/// The lines that a decoder prints. It is ended when they are not read any more.
+/// The lines that a decoder prints. When this is dropped, the decoder is killed.
 struct Decoder {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -177,7 +177,7 @@ impl Drop for Decoder {
     }
 }
 
-/// Does both at once.
+/// Runs both in parallel.
 fn both<A, B: Send>(
     one: impl FnOnce() -> Result<A>,
     other: impl FnOnce() -> Result<B> + Send,
@@ -191,7 +191,7 @@ fn both<A, B: Send>(
     })
 }
 
-/// What `each` makes of the items and their numbers, in their order; two at a time.
+/// Calls `each` for each item and its number, two at a time. Returns the results in the order of the items.
 fn by_two<T: Sync, R: Send>(
     items: &[T],
     each: impl Fn(usize, &T) -> Result<R> + Sync,
@@ -213,7 +213,7 @@ fn by_two<T: Sync, R: Send>(
     Ok(made.into_iter().map(|(_, made)| made).collect())
 }
 
-/// Takes as much of what was executed as is shown, which must be the same: how many instructions.
+/// Compares the instructions that are shown with the next ones that were executed. Returns their number.
 fn follow(
     shown: impl Iterator<Item = io::Result<String>>,
     executed: &mut impl Iterator<Item = io::Result<String>>,
@@ -233,7 +233,7 @@ fn follow(
     Ok(count)
 }
 
-/// Nothing else was executed after `count` instructions.
+/// Checks that nothing was executed after `count` instructions.
 fn end(
     executed: &mut impl Iterator<Item = io::Result<String>>,
     count: u64,
@@ -246,7 +246,7 @@ fn end(
     }
 }
 
-#[allow(clippy::needless_pass_by_value)] // As `map_err()` wants it.
+#[allow(clippy::needless_pass_by_value)] // `map_err()` passes the error by value.
 fn unreadable(error: io::Error) -> String {
     format!("cannot read: {error}")
 }
@@ -261,7 +261,7 @@ fn programs_on(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -
     let progress = Progress::begin(&format!("exact on {}", kernel.kind));
     let built = modules::build(cache, kernel, Mode::Plain)?;
     let mut traced = guest(kernel, &built.files, &tools, &programs)?;
-    // It is large.
+    // PyPy is large, so only guests that run its program have it.
     if filters.is_empty() || filters.iter().any(|filter| PYPY.contains(filter.as_str())) {
         for file in python::pypy()? {
             traced = traced.installed(&file)?;
@@ -273,14 +273,15 @@ fn programs_on(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -
         .map(|f| format!(" '{}'", f.replace('\'', "'\\''")));
     let words: String = words.collect();
     let words = format!("{}{words}", place.display());
-    // By ptrace a program takes many times as long there. What it executes does not depend on the kernel's checks.
+    // On the debug kernel, stepping by ptrace takes many times as long. So the programs are stepped on the lean kernel. What they execute
+    // does not depend on the kernel's checks.
     let elsewhere = kernel.kind == Kind::Debug;
     let option = if elsewhere { "--traced " } else { "" };
     let command = format!(
         "auxe2e exact record {option}{words}; ended=$?; auxe2e exact record --again steps {words} && exit $ended"
     );
     let dir = dir.join("exact");
-    // Each as it ends: it takes minutes.
+    // Prints each result at once, as all of them take minutes.
     let live = |line: &str| println!("{line}");
     let outcome = traced.run(cache, &dir, &command, live)?;
     let config = kernel.build_dir().join(".config");
@@ -316,7 +317,7 @@ fn programs_on(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -
     Ok(suite)
 }
 
-/// A guest with the programs, and what runs and records them.
+/// A guest with the programs, and with the tools that run and record them.
 fn guest<'a>(
     kernel: &'a Kernel,
     modules: &[PathBuf],
@@ -324,7 +325,7 @@ fn guest<'a>(
     programs: &[PathBuf],
 ) -> Result<Guest<'a>> {
     let mut guest = Guest::new(kernel, modules)?
-        // perf has no text of another kernel's vDSO.
+        // No vDSO: perf here does not have the code of the guest kernel's vDSO.
         .append("vdso=0 vdso32=0 vsyscall=xonly kunit.enable=0")
         .timeout(Duration::from_secs(5400))
         .intel();
@@ -340,7 +341,7 @@ fn guest<'a>(
     Ok(guest)
 }
 
-/// Has `auxe2e` decode and compare what was recorded of programs.
+/// Runs `auxe2e`, which decodes the recordings of programs and compares them with the logs.
 fn judged(
     cache: &Cache,
     judge: &Path,
@@ -362,14 +363,14 @@ fn judged(
     Ok(ktap::parse(&String::from_utf8_lossy(&said.stdout)))
 }
 
-/// The same, with each skipped program failed unless the kernel's configuration is the reason.
+/// The suite `runs`, in which each skipped program has failed, unless the kernel's configuration is the reason.
 fn refuse_skips(runs: Case, config: &str) -> Case {
     let lacks = |name: &str| {
         let need = NEEDS.iter().find(|(program, _)| *program == name);
         need.is_some_and(|(_, option)| !config.lines().any(|line| line == format!("{option}=y")))
     };
     let cases = runs.children.into_iter().map(|case| {
-        // Where nothing that was asked for is compared with a log, nothing is recorded again.
+        // The case `none` is skipped if no requested program is compared with a log, as then none is recorded again.
         if case.status != Status::Skip || case.name == "none" || lacks(&case.name) {
             return case;
         }
@@ -382,7 +383,7 @@ fn refuse_skips(runs: Case, config: &str) -> Case {
     Case::suite(&runs.name, cases.collect())
 }
 
-/// The files of a folder whose names end so.
+/// The files in a folder that have the extension `end`.
 fn files(folder: &Path, end: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).on("read", folder)? {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! No function of the modules takes more of the stack than the kernel allows its own.
+//! Checks that no function of the modules uses more stack than the kernel allows its own functions.
 //!
-//! Compilers warn of such a function in C (`CONFIG_FRAME_WARN`), rustc of none. A stack has 16 KiB. A trap or a callback has what the
-//! code that it interrupts has left of them.
+//! A C compiler warns of such a function (`CONFIG_FRAME_WARN`), rustc does not. A kernel stack has 16 KiB. A trap or a callback has only
+//! the part of it that the interrupted code has left.
 
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
@@ -18,18 +18,18 @@ use std::fs;
 /// The default of `CONFIG_FRAME_WARN` on 64 bits.
 const LIMIT: u64 = 2048;
 
-/// Functions that only tests call, when nothing else is on the stack.
+/// Texts in the names of functions that only tests call, with little else on the stack.
 const TESTS: [&str; 2] = ["::tests::", "<hostile::Module as kernel::module::Module>"];
 
-/// Functions of a module that the kernel calls for a system call, or from a thread of its own. No other function of a module is on the
-/// stack then.
+/// Texts in the names of functions that the kernel calls in a system call or in a kernel thread. No other function of a module is then on
+/// the stack.
 const FIRST: [&str; 3] = [
     "kernel::module::Module>::init",
     "kernel::pci::Driver>::probe",
     "::kunit_rust_wrapper_",
 ];
 
-/// Looks at the objects of all modules.
+/// Checks the objects of all modules.
 ///
 /// # Errors
 ///
@@ -71,17 +71,17 @@ pub fn run(cache: &Cache, kernel: &Kernel) -> Result<Case> {
     Ok(if failed { case.with_log(large) } else { case })
 }
 
-/// What functions may take, in bytes.
+/// The stack that a function may use, in bytes.
 #[derive(Debug, PartialEq, Eq)]
 struct Limits {
     any: u64,
-    /// Of those in [`FIRST`].
+    /// For the functions in [`FIRST`].
     first: u64,
 }
 
 impl Limits {
-    /// With KASAN stacks are twice as large. The compiler puts space around each variable: a function into which others are inlined takes
-    /// several times as much.
+    /// With KASAN, a stack is twice as large. But the compiler adds space around each variable, so a function with many inlined functions
+    /// needs several times as much.
     fn of(config: &str) -> Self {
         if config.lines().any(|line| line == "CONFIG_KASAN=y") {
             Self {
@@ -119,7 +119,7 @@ impl fmt::Display for Limits {
     }
 }
 
-/// The functions of an object that take space on the stack by one subtraction, as compilers do.
+/// The functions of an object that reserve stack space with one subtraction, as compilers do, and the size of that space.
 fn frames(bytes: &[u8]) -> Result<Vec<(String, u64)>, object::Error> {
     let file = File::parse(bytes)?;
     let mut frames = Vec::new();
@@ -158,7 +158,7 @@ mod tests {
         }
     }
 
-    /// What the compiler has made of a function here, with a variable of which each byte is used.
+    /// The check finds a function of this program that has a large variable.
     #[test]
     fn a_large_frame_is_found() {
         #[inline(never)]

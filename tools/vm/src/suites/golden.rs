@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The recorder beside stock perf, on machines that are described: with Arm SPE, CoreSight, HiSilicon PTT, Intel PT and Intel BTS.
+//! The recorder compared with stock perf on machines that exist only as descriptions: with Arm SPE, CoreSight, HiSilicon PTT, Intel PT and
+//! Intel BTS.
 //!
-//! Both are programs of the machine's architecture under QEMU's emulator, which shows them files of sysfs that are written
-//! here. `golden/events.c` lets them open events of any PMU. What both tell a decoder in their files must be the same, field by field,
-//! but for the differences in `differences.rs`, each of which has a reason. The trace in both is a few packets, which no unit wrote.
-//! perf must decode the same from both files.
+//! Both programs are built for the machine's architecture. They run under QEMU's user-mode emulator, which gives them sysfs files that are
+//! written here. `golden/events.c` lets them open events of any PMU. The fields that a decoder reads must be the same in both files, except
+//! for the differences in `differences.rs`, each of which has a reason. The trace in both files is a few handwritten packets. perf must
+//! decode the same from both files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,7 +40,7 @@ enum Arch {
 impl Arch {
     const ALL: [Self; 2] = [Self::Arm64, Self::X86_64];
 
-    /// As the compiler names it.
+    /// The compiler's name of the target.
     fn target(self) -> &'static str {
         match self {
             Self::Arm64 => "aarch64-unknown-linux-gnu",
@@ -54,10 +55,10 @@ impl Arch {
         }
     }
 
-    /// Of clang.
+    /// Options for clang.
     fn flags(self) -> &'static [&'static str] {
         match self {
-            // The emulator's C library may be older than those functions of the compiler's.
+            // The machine's C library may be too old for the compiler's out-of-line functions.
             Self::Arm64 => &[
                 "--target=aarch64-linux-gnu",
                 "-mno-outline-atomics",
@@ -69,7 +70,8 @@ impl Arch {
     }
 }
 
-/// Runs all rows, or those whose names are in `wanted`; `few`: those of one architecture, for which the recorder is built once.
+/// Runs all rows, or those whose names contain one of `wanted`. If `few` is set, runs only those of one architecture, so that the recorder
+/// is built only once.
 ///
 /// # Errors
 ///
@@ -117,7 +119,7 @@ pub(crate) fn run(cache: &Cache, dir: &Path, wanted: &[String], few: bool) -> Re
     Ok(suite)
 }
 
-/// What perf prints of the records of this kind, without their places, in an order that does not depend on that of CPUs.
+/// The lines that perf prints for each record of this kind, without the line with its offset. Sorted, as the order of CPUs varies.
 fn blocks(text: &str, kind: &str) -> Vec<Vec<String>> {
     let mut lines = text.lines();
     let mut all = Vec::new();
@@ -129,7 +131,7 @@ fn blocks(text: &str, kind: &str) -> Vec<Vec<String>> {
     all
 }
 
-/// Stock perf and the recorder on a machine.
+/// Stock perf and the recorder on the same machine.
 struct Both<'a> {
     machine: &'a Machine<'a>,
     recorder: &'a Path,
@@ -138,7 +140,7 @@ struct Both<'a> {
 }
 
 impl Both<'_> {
-    /// What it comes to when both record the same.
+    /// Makes the recording `row` with both, and compares the files.
     fn judge(
         &self,
         row: &Row,
@@ -181,7 +183,7 @@ impl Both<'_> {
         self.read(row, &perf)
     }
 
-    /// Has stock perf read both files. It must print the same of AUXTRACE_INFO and of the trace, and find the same samples in that of SPE.
+    /// Reads both files with stock perf. It must print the same AUXTRACE_INFO and the same trace, and for SPE the same samples.
     fn read(&self, row: &Row, told: &Told) -> Result<std::result::Result<String, String>> {
         let is_traced = row.trace().is_some();
         let mut printed = Vec::new();
@@ -190,7 +192,7 @@ impl Both<'_> {
             let info = blocks(&text, "PERF_RECORD_AUXTRACE_INFO ");
             let trace = blocks(&text, "PERF_RECORD_AUXTRACE ");
             let samples = match row.event().starts_with("arm_spe") && is_traced {
-                // In perf's file those of a thread have no times, and its decoder begins with one without an address.
+                // In perf's own recording of a thread, the samples have no times, and the first one has no address.
                 true if row.args.contains(&"--per-thread") => {
                     let samples = self.script(&["-F", "event,ip,addr"], file)?;
                     let is_there = |line: &&str| !line.ends_with(" 0");
@@ -222,7 +224,7 @@ impl Both<'_> {
         })
     }
 
-    /// What `perf script` prints of a file.
+    /// The output of `perf script` for a file.
     fn script(&self, args: &[&str], file: &str) -> Result<String> {
         let mut perf = Command::new("perf");
         perf.env("HOME", "/nonexistent").arg("script").args(args);
@@ -230,13 +232,13 @@ impl Both<'_> {
         self.log.output("reading a recording with perf", &mut perf)
     }
 
-    /// Records, and gives the file; [`None`] if the recorder refuses it.
+    /// Makes the recording `row`, and returns the file's content. [`None`] if the recorder refuses it.
     fn record(&self, mut recorder: Command, file: &str, row: &Row) -> Result<Option<Vec<u8>>> {
         let path = self.dir.join(file);
         recorder
             .arg("record")
             .args(row.args)
-            // Every user may lock so much.
+            // Every user may lock this much memory.
             .args(["-m", "32K,64K", "-o"])
             .arg(&path)
             .args(["--", "/bin/true"]);
@@ -252,8 +254,8 @@ impl Both<'_> {
         })
     }
 
-    /// The driver of Intel PT shows in a file what the processor says of its clocks. perf asks the processor, which is emulated: so
-    /// what it says goes into the file.
+    /// Copies the ratio of TSC and crystal clock from perf's recording to the described machine. The driver of Intel PT shows the ratio of
+    /// the processor in a sysfs file. But perf asks the processor itself, which is the emulated one.
     fn copy_ratio(&self, perf: &[u8]) -> Result<()> {
         let Ok(told) = told(perf) else {
             return Ok(());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The layers that run `auxe2e` in guests.
+//! The suites that run `auxe2e` in guests.
 
 use super::{ended, patience, Kernels, Plan};
 use crate::cache::Cache;
@@ -21,31 +21,31 @@ use std::time::Duration;
 /// A run of `auxe2e` in a guest of each kernel.
 struct EndToEnd {
     name: &'static str,
-    /// What `auxe2e` is called with, before the names of cases.
+    /// The command that runs `auxe2e`, without the names of cases.
     command: &'static str,
     /// Time allowed on one kernel.
     timeout: Duration,
-    /// Whether stock perf goes along, and the processor is one where it expects AUX areas.
+    /// Whether the guest has stock perf, and a processor on which perf supports AUX areas.
     perf: bool,
-    /// What else stands on the kernel's command line.
+    /// More options for the kernel's command line.
     append: &'static str,
-    /// Where the guest's device is.
+    /// The guest's devices.
     devices: Devices,
     /// The kernels that lack what its cases need.
     lacking: &'static [Kind],
-    /// Whether the guest boots again when it is rebooted.
+    /// Whether the guest can reboot.
     reboots: bool,
-    /// How many processors it has, if not as many as others.
+    /// The number of processors, if it is not the default.
     processors: Option<u32>,
-    /// In how many guests its cases run, each a part of them: they wait most of the time.
+    /// The number of guests that run its cases in parallel, each a part of them: the cases wait most of the time.
     parts: usize,
-    /// The kernel that it runs on beside other layers: two take twice as long.
+    /// The only kernel it runs on if there are other suites: two kernels take twice as long.
     usual: Kind,
-    /// The only cases that run on others then: those that need more than that kernel has.
+    /// The cases that run on the other kernels even then: they need something that the `usual` kernel lacks.
     elsewhere: &'static [&'static str],
 }
 
-/// As most are.
+/// The defaults.
 const GUEST: EndToEnd = EndToEnd {
     name: "e2e",
     command: "auxe2e",
@@ -72,7 +72,7 @@ const CASES: EndToEnd = EndToEnd {
     ..GUEST
 };
 
-/// The cases of a device behind an IOMMU, which is unplugged.
+/// The cases of a device behind an IOMMU. They unplug the device.
 const PLUGGABLE: EndToEnd = EndToEnd {
     name: "e2e-iommu",
     command: "auxe2e device iommu",
@@ -83,7 +83,7 @@ const PLUGGABLE: EndToEnd = EndToEnd {
     ..GUEST
 };
 
-/// Those where all DMA is bounced.
+/// The cases of a kernel that bounces all DMA.
 const SWIOTLB: EndToEnd = EndToEnd {
     name: "e2e-swiotlb",
     command: "auxe2e device swiotlb",
@@ -93,7 +93,7 @@ const SWIOTLB: EndToEnd = EndToEnd {
     ..GUEST
 };
 
-/// Those of the trace unit.
+/// The cases of the trace unit.
 const TRACE_UNIT: EndToEnd = EndToEnd {
     name: "e2e-trace-unit",
     command: "auxe2e device trace-unit",
@@ -102,8 +102,8 @@ const TRACE_UNIT: EndToEnd = EndToEnd {
     ..GUEST
 };
 
-/// Those where the trace unit is behind an IOMMU, in a slot. Each mapping ends when the kernel gives it up, and not later:
-/// a unit that writes there is refused.
+/// The cases of a trace unit that is behind an IOMMU, in a slot. The IOMMU is strict: when the kernel unmaps memory, it immediately blocks
+/// writes of the unit to this memory.
 const TRACE_UNIT_IOMMU: EndToEnd = EndToEnd {
     name: "e2e-trace-unit-iommu",
     command: "auxe2e device trace-unit-iommu",
@@ -114,7 +114,7 @@ const TRACE_UNIT_IOMMU: EndToEnd = EndToEnd {
     ..GUEST
 };
 
-/// Those of tracefs in a kernel that is locked down, and that its case locks down further.
+/// The cases of tracefs in a kernel that is locked down. They lock it down further.
 const INTEGRITY: EndToEnd = EndToEnd {
     name: "e2e-lockdown-integrity",
     command: "auxe2e boot integrity",
@@ -124,7 +124,7 @@ const INTEGRITY: EndToEnd = EndToEnd {
     ..GUEST
 };
 
-/// Those where tracefs has had no file since the boot.
+/// The cases of a kernel that is locked down so far that tracefs has had no files since the boot.
 const CONFIDENTIALITY: EndToEnd = EndToEnd {
     name: "e2e-lockdown-confidentiality",
     command: "auxe2e boot confidentiality",
@@ -132,7 +132,7 @@ const CONFIDENTIALITY: EndToEnd = EndToEnd {
     ..INTEGRITY
 };
 
-/// Those of buffers in memory that keeps what it has when the guest is rebooted. Memory is reserved at the same place each time.
+/// The cases of trace buffers in memory that keeps its content over a reboot. Each boot reserves the memory at the same address.
 const PERSISTENT: EndToEnd = EndToEnd {
     name: "e2e-persistent",
     command: "auxe2e boot persistent",
@@ -143,7 +143,7 @@ const PERSISTENT: EndToEnd = EndToEnd {
     ..GUEST
 };
 
-/// Those of many processors: by themselves, as the guest takes long to boot.
+/// The cases with many processors. They run only if there is no other suite, as the guest takes long to boot.
 const MANY: EndToEnd = EndToEnd {
     name: "e2e-many",
     command: "auxe2e boot many-cpus",
@@ -153,7 +153,7 @@ const MANY: EndToEnd = EndToEnd {
     ..GUEST
 };
 
-/// The guests with other devices or other kernel command lines, and what the names of their cases begin with.
+/// The guests with other devices, command lines or numbers of processors, each with the prefix of the names of its cases.
 const OTHERS: [(&str, &EndToEnd); 8] = [
     ("device, IOMMU:", &PLUGGABLE),
     ("device, swiotlb:", &SWIOTLB),
@@ -178,12 +178,12 @@ const BESIDE: EndToEnd = EndToEnd {
     command: "auxe2e beside",
     timeout: Duration::from_secs(900),
     perf: true,
-    // There what the two do differently is seen, too.
+    // There the cases about differences between the two recorders run, too.
     usual: Kind::Lean,
     ..GUEST
 };
 
-/// The same where the kernel does not use the processor's cycle counter.
+/// The cases of [`BESIDE`] for a kernel that does not use the processor's cycle counter.
 const NO_TSC: EndToEnd = EndToEnd {
     name: "beside-no-tsc",
     command: "auxe2e beside --no-tsc",
@@ -192,19 +192,19 @@ const NO_TSC: EndToEnd = EndToEnd {
     ..BESIDE
 };
 
-/// What the names of its cases begin with.
+/// The prefix of the names of the cases of [`NO_TSC`].
 const NO_TSC_CASES: &str = "no cycle counter";
 
-/// A guest to run: on which kernel, and the only cases; all if there are none.
+/// A guest to run: with which kernel, and which cases. Without `cases`, it runs all.
 struct Job {
     what: &'static EndToEnd,
     kind: Kind,
     cases: Vec<String>,
-    /// The only part: which, and of how many.
+    /// The number of the part to run, and how many parts there are. `None`: all.
     part: Option<(usize, usize)>,
 }
 
-/// The guests of a plan.
+/// The guests that run `what` for this plan.
 fn jobs(plan: &Plan, what: &'static EndToEnd, cases: &[String]) -> Vec<Job> {
     let is_part = plan.suites.len() > 1 && plan.kernels.contains(&what.usual);
     let mut jobs = Vec::new();
@@ -234,10 +234,10 @@ fn jobs(plan: &Plan, what: &'static EndToEnd, cases: &[String]) -> Vec<Job> {
     jobs
 }
 
-/// How many guests run side by side: each has two processors, but waits most of the time.
+/// How many guests run in parallel. Each has two processors, but waits most of the time.
 const SIDE_BY_SIDE: usize = 3;
 
-/// Runs the guests, some side by side. Gives the cases of each kernel, for guests of the same name in one suite, in their order.
+/// Runs the guests, some of them in parallel. Returns a suite for each name, with the cases of each kernel, in the order of `jobs`.
 fn run(
     cache: &Cache,
     dir: &Path,
@@ -288,7 +288,7 @@ fn run(
     Ok(suites)
 }
 
-/// Adds the cases of a kernel to a suite, to those of another part if there is one.
+/// Adds the cases of a kernel to a suite. If the suite already has another part of this kernel's cases, merges both.
 fn add(suite: &mut Case, kernel: Case) {
     let mut kernels = std::mem::take(&mut suite.children);
 
@@ -307,7 +307,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What ran under the layer's own name, and then the other guests.
+/// The suite `name`: first the results of its own guests, then those of the other guests.
 fn layer(name: &str, suites: Vec<Case>) -> Case {
     let (own, others): (Vec<_>, Vec<_>) = suites.into_iter().partition(|case| case.name == name);
     let own = own.into_iter().flat_map(|suite| suite.children);
@@ -315,7 +315,7 @@ fn layer(name: &str, suites: Vec<Case>) -> Case {
     Case::suite(name, own.chain(others).collect())
 }
 
-/// The rows of the matrix.
+/// Runs the rows of the matrix.
 pub(super) fn matrix(
     cache: &Cache,
     dir: &Path,
@@ -327,7 +327,7 @@ pub(super) fn matrix(
     Ok(layer(MATRIX.name, run(cache, dir, kernels, plan, &jobs)?))
 }
 
-/// The cases, and those of other guests.
+/// Runs the cases, also those of the special guests.
 pub(super) fn cases(
     cache: &Cache,
     dir: &Path,
@@ -337,7 +337,7 @@ pub(super) fn cases(
     let all = plan.cases.is_empty();
     let of =
         |name: &String, prefix: &str| name.starts_with(prefix) || prefix.starts_with(name.as_str());
-    // So begin the names of other guests' cases alone.
+    // Only names of the special guests' cases begin so.
     let elsewhere = |name: &&String| {
         ["device, ", "tracefs, ", "many CPUs"]
             .iter()
@@ -366,7 +366,7 @@ pub(super) fn cases(
     Ok(layer(CASES.name, run(cache, dir, kernels, plan, &wanted)?))
 }
 
-/// The cases, those for a guest without a cycle counter, and then what was recorded in other readers.
+/// Runs the cases, also those for a kernel without a cycle counter. Then runs other readers on the recordings.
 pub(super) fn beside(
     cache: &Cache,
     dir: &Path,
@@ -385,7 +385,7 @@ pub(super) fn beside(
         wanted.extend(jobs(plan, &NO_TSC, &there));
     }
     let mut suites = run(cache, dir, kernels, plan, &wanted)?;
-    // That is where recordings are left.
+    // Only the guest with this kernel stores its recordings.
     let kind = Kind::Lean;
     if all && plan.kernels.contains(&kind) {
         let folder = dir.join(format!("{}-{kind}/out", BESIDE.name));
@@ -416,13 +416,13 @@ fn on_kernel(
         .iter()
         .map(|c| format!("'{}'", c.replace('\'', "'\\''")))
         .collect();
-    // A name may be that of a subcommand.
+    // `--`, as the name of a case may also be that of a subcommand.
     let part = job.part.map_or(String::new(), |(part, parts)| {
         format!(" --part {part}/{parts}")
     });
     let command = format!("{}{part} -- {}", what.command, quoted.join(" "));
     let timeout = patience(kernel, what.timeout);
-    // The lines before that of a case are what it says; the first has the reason of a failure.
+    // The output of a case precedes the line with its result. The first line of the output has the reason of a failure.
     let mut reason = None;
     let live = |line: &str| {
         let line = line.trim();
@@ -446,7 +446,7 @@ fn on_kernel(
         let mut guest = Guest::new(kernel, modules)?
             .timeout(timeout)
             .append(what.append)
-            // A driver is loaded some hundred times, and its KUnit suites would run each time.
+            // The cases load drivers some hundred times. Each time, the driver's KUnit suites would run.
             .append("kunit.enable=0")
             .devices(what.devices)
             .installed(Path::new("/usr/bin/trace-cmd"))?

@@ -17,7 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The crates that kbuild builds into modules, and cargo as members of the tools' workspace.
+/// The crates of both sides: kbuild builds them into modules, and cargo builds them as members of the tools' workspace.
 const SHARED: [&str; 4] = [
     "rust/auxcore",
     "rust/intel_pt",
@@ -25,10 +25,10 @@ const SHARED: [&str; 4] = [
     "samples/pattern/codec",
 ];
 
-/// What is built for kernels only.
+/// The folders whose code is built for kernels only, except for the [`SHARED`] crates.
 const KERNEL_SIDE: [&str; 3] = ["rust", "samples", "Documentation/template"];
 
-/// Runs all; `few`: without clippy, which compiles all crates once more.
+/// Runs all checks. If `few` is set, skips clippy, which compiles all crates once more.
 pub(super) fn run(cache: &Cache, dir: &Path, few: bool) -> Result<Case> {
     let dir = dir.join("host");
     let workspace = cache.checkout().join("tools");
@@ -79,7 +79,7 @@ pub(super) fn run(cache: &Cache, dir: &Path, few: bool) -> Result<Case> {
         "-D",
         "warnings",
     ];
-    // The shared crates lie beside the kernel's configuration, but are members of the tools.
+    // The shared crates are next to the kernel side's clippy configuration, but the tools' configuration applies to them.
     let mut clippy = cargo(&clippy);
     clippy.env("CLIPPY_CONF_DIR", &workspace);
     if !few {
@@ -104,7 +104,7 @@ pub(super) fn run(cache: &Cache, dir: &Path, few: bool) -> Result<Case> {
     Ok(Case::suite("host", cases))
 }
 
-/// The crates that are fit for crates.io, with those that they need.
+/// The crates that can be published on crates.io, with those that they need.
 const PUBLISHED: [&str; 8] = [
     "auxcore",
     "auxrec",
@@ -116,11 +116,11 @@ const PUBLISHED: [&str; 8] = [
     "tracering",
 ];
 
-/// Whether cargo packages them, each from the packages of the others. It does not build what is in the packages.
+/// Checks that cargo can package these crates, with the packages of the others as dependencies. Does not build the packages.
 fn packages(mut cargo: Command, dir: &Path) -> Result<Case> {
     const NAME: &str = "packages for crates.io";
 
-    // Stable only in a newer cargo than the root has.
+    // The option -Zpackage-workspace is not stable in the cargo of the build root.
     cargo.env("RUSTC_BOOTSTRAP", "1").args([
         "package",
         "-Zpackage-workspace",
@@ -135,7 +135,7 @@ fn packages(mut cargo: Command, dir: &Path) -> Result<Case> {
     check(dir, NAME, &mut cargo)
 }
 
-/// The files of the project: those that git has, or would take.
+/// The files of the project: those that git tracks, or would add.
 fn project_files(cache: &Cache) -> Result<Vec<PathBuf>> {
     let log = Log::create(&cache.build().join("test/host/files.log"))?;
     let list = log.output(
@@ -173,12 +173,12 @@ fn is_kernel_rust(path: &Path) -> bool {
     rust && KERNEL_SIDE.iter().any(|dir| path.starts_with(dir)) && !is_shared(path)
 }
 
-/// Whether it is of a [`SHARED`] crate, which is formatted with the workspace.
+/// Whether the file belongs to a [`SHARED`] crate, which is formatted with the workspace.
 fn is_shared(path: &Path) -> bool {
     SHARED.iter().any(|dir| path.starts_with(dir))
 }
 
-/// A rule that every file must keep: `broken` says how one breaks it.
+/// Checks that every file keeps a rule. `broken` returns how a file breaks it, or `None`.
 fn rule(
     name: &str,
     cache: &Cache,
@@ -200,7 +200,7 @@ fn rule(
 fn lacks_spdx(path: &Path, text: &str) -> Option<String> {
     let name = path.file_name()?.to_str()?;
     let generated = name == "Cargo.lock" || name.ends_with(".svg") || path.starts_with("LICENSES");
-    // proptest writes the first, with a head of its own; the second are mails; a fuzzer made the third.
+    // proptest writes the regressions, patches are mails, and a fuzzer made the corpus.
     let seeds = name.ends_with(".proptest-regressions")
         || name.ends_with(".patch")
         || path.starts_with("tools/fuzz/corpus");
@@ -216,7 +216,8 @@ fn lacks_spdx(path: &Path, text: &str) -> Option<String> {
     Some("the first line must be SPDX-License-Identifier: GPL-2.0 (kernel side) or GPL-2.0 OR MIT (tools)".to_owned())
 }
 
-/// Samples show that drivers need no `unsafe`, hostile drivers what safe code can do; and the shared crates are the ground that both sides trust.
+/// Samples show that drivers need no `unsafe`. Hostile drivers show the harm that safe code can do. Kernel side and tools both rely on the
+/// shared crates.
 fn has_unsafe(path: &Path, text: &str) -> Option<String> {
     let hostile = path.starts_with("rust/hostile") || path.starts_with("rust/hostile_panics");
     let template = path.starts_with("Documentation/template");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether `make install` installs all that there is, and the programs run.
+//! Checks that `make install` installs all files, and that the programs run.
 
 use crate::cache::{self, Cache};
 use crate::error::Result;
@@ -10,10 +10,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The programs among what is installed.
+/// The installed programs that are run.
 const PROGRAMS: [&str; 3] = ["auxrec", "auxview", "tracering"];
 
-/// What is installed below `/usr`: of man pages, one of each kind.
+/// The files that are installed below `/usr`. Of man pages, only one of each kind.
 const FILES: [&str; 14] = [
     "bin/auxrec",
     "bin/auxview",
@@ -31,11 +31,11 @@ const FILES: [&str; 14] = [
     "share/zsh/site-functions/_auxview",
 ];
 
-/// Installs what is built for a processor below `dir`. `start` makes the command that runs a program.
+/// Installs the build for the architecture `arch` below `dir`, and checks it. `start` makes the command that runs a program.
 ///
 /// # Errors
 ///
-/// When a command cannot be started, or a program ends badly.
+/// When a command cannot be started, or a program fails.
 pub(crate) fn check(
     cache: &Cache,
     dir: &Path,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The modules build without a warning, and against a wrong kernel they say why not.
+//! Checks that the modules build without a warning, and that a build against a wrong kernel is refused with the reason.
 
 use super::{Kernels, Plan};
 use crate::cache::Cache;
@@ -80,7 +80,7 @@ fn strict(cache: &Cache, kernel: &Kernel) -> Result<Case> {
     })
 }
 
-/// `make KDIR=` against folders that are not fit: each is refused in a sentence that names the cause.
+/// Checks `make KDIR=` with unsuitable folders: each must be refused with one line that names the cause.
 fn preflight(cache: &Cache, dir: &Path) -> Result<Case> {
     let rustc = Command::new("rustc")
         .arg("--version")
@@ -92,7 +92,7 @@ fn preflight(cache: &Cache, dir: &Path) -> Result<Case> {
     let version = String::from_utf8_lossy(&rustc.stdout).trim().to_owned();
     let good = format!("CONFIG_RUST=y\nCONFIG_RUSTC_VERSION_TEXT=\"{version}\"\n");
     let other = "CONFIG_RUST=y\nCONFIG_RUSTC_VERSION_TEXT=\"rustc 1.70.0 (other)\"\n";
-    // The name, the configuration if any, whether there is metadata, and what the refusal must say; empty: accepted.
+    // The name, the configuration if any, whether there is metadata, and a part of the message. Without one, the folder is accepted.
     let table: [(&str, Option<&str>, bool, &str); 6] = [
         ("no kernel folder", None, false, "no configured kernel"),
         (

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The barriers of the ring as litmus tests, under the kernel's own memory model: `Documentation/litmus/*.litmus`.
+//! Litmus tests of the ring's barriers, under the kernel's own memory model: `Documentation/litmus/*.litmus`.
 //!
-//! A test holds as written, and must not hold without any one of its barriers: else it would prove nothing about them. A
-//! line that ends with `// (X)` is what is left out without (X); `// (X), else: CODE` puts CODE in its place. The head of
-//! the file says what herd7 must find: `Result: Never`, and for each mark `Without (X): Sometimes`.
+//! A test must hold as written, and must not hold if any one of its barriers is left out. Otherwise it would prove nothing about that
+//! barrier. The variant without (X) leaves out each line that ends with `// (X)`. If the line ends with `// (X), else: CODE`, CODE replaces
+//! it. The head of the file states what herd7 must find: `Result: Never`, and for each mark `Without (X): Sometimes`.
 
 use crate::archive::Archive;
 use crate::cache::{hash, Cache};
@@ -16,17 +16,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where herd7 is: trixie has none.
+/// The suite with herd7: trixie has none.
 const SUITE: &str = "forky";
 
-/// Its package, and those of the libraries that it needs in versions that trixie has not.
+/// The package of herd7, and those of the libraries that it needs in later versions than trixie's.
 const PACKAGES: [&str; 3] = ["herdtools7", "libc6", "libgmp10"];
 
-/// Runs all tests; `model` is the kernel's `tools/memory-model`.
+/// Runs all tests. `model` is the kernel's `tools/memory-model`.
 ///
 /// # Errors
 ///
-/// When herd7 cannot be had, or no file is there.
+/// When herd7 or the model cannot be had, or a file cannot be read or written.
 pub fn run(cache: &Cache, model: &Path) -> Result<Case> {
     let herd = Herd::prepare(cache, model)?;
     let folder = cache.checkout().join("Documentation/litmus");
@@ -60,23 +60,23 @@ pub fn run(cache: &Cache, model: &Path) -> Result<Case> {
     Ok(suite)
 }
 
-/// One way to run a test.
+/// A variant of a test.
 #[derive(Debug, PartialEq, Eq)]
 struct Variant {
-    /// The mark that is left out, if any.
+    /// The mark whose lines are left out, if any.
     without: Option<String>,
     /// What herd7 must find: Never, Sometimes or Always.
     expected: String,
 }
 
-/// What the head of a file announces.
+/// The variants that the head of a file announces.
 #[derive(Debug, PartialEq, Eq)]
 struct Test {
     variants: Vec<Variant>,
 }
 
 impl Test {
-    /// Reads the head, and sees that it speaks of the marks that are there.
+    /// Parses the head, and checks that it announces each mark in the file and no other.
     fn parse(text: &str) -> Result<Self, String> {
         let mut variants = Vec::new();
         for line in text.lines() {
@@ -113,14 +113,14 @@ impl Test {
     }
 }
 
-/// A line's code, its mark, and what takes the place of the code without it.
+/// A line's code, its mark, and the code that replaces the line in the variant without the mark.
 fn mark(line: &str) -> Option<(&str, &str, &str)> {
     let (code, comment) = line.split_once("// (")?;
     let (mark, rest) = comment.split_once(')')?;
     Some((code, mark, rest.strip_prefix(", else: ").unwrap_or("")))
 }
 
-/// The test without what bears this mark.
+/// The text of the test without the lines that have the mark `left_out`.
 fn without(text: &str, left_out: Option<&str>) -> String {
     let mut out = String::new();
     for line in text.lines() {
@@ -207,23 +207,23 @@ impl Herd {
     }
 }
 
-/// What herd7 says of the condition: "Observation NAME Never 0 3".
+/// herd7's result for the condition, from a line such as "Observation NAME Never 0 3".
 fn observation(said: &str) -> Option<&str> {
     let line = said.lines().find_map(|l| l.strip_prefix("Observation "))?;
     line.split_whitespace().nth(1)
 }
 
-/// Fetches the packages and unpacks what is needed into `dir`.
+/// Fetches the packages, and unpacks the files that are needed into `dir`.
 fn fetch(cache: &Cache, dir: &Path) -> Result<()> {
     let log = Log::create(&cache.log("herd.log"))?;
     let work = dir.join("apt");
-    // A mirror that is some weeks behind has as good a herd7.
+    // A mirror that is some weeks behind is good enough.
     let archive = Archive::new(work.clone(), SUITE)?.with(&["Acquire::Check-Valid-Until=false"]);
     archive.update(&log, true)?;
     archive.fetch(&log, &PACKAGES, dir)?;
     let (programs, herd) = (dir.join("usr/bin"), dir.join("herd7"));
     fs::rename(programs.join("herd7"), &herd).on("move", &herd)?;
-    // Its fifty sisters take nine tenths of the space.
+    // The package's other programs take most of the space.
     for unneeded in [&programs, &work] {
         fs::remove_dir_all(unneeded).on("remove", unneeded)?;
     }

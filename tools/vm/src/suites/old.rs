@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the recorder and `tracering` do on Debian's kernel 6.1, unmodified and without a module of ours. It has no descriptors of
-//! threads, which came with 6.9, and maps no buffer of tracefs, which came with 6.10.
+//! Tests the recorder and `tracering` on Debian's unmodified kernel 6.1, without auxpmu modules. This kernel lacks file descriptors of
+//! threads (since 6.9), and cannot map buffers of tracefs (since 6.10).
 
 use crate::cache::Cache;
 use crate::error::{OnFile, Result};
@@ -14,7 +14,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Events in a buffer of tracefs.
+/// How many events are written into a buffer of tracefs.
 const EVENTS: usize = 500;
 
 type Verdict = std::result::Result<String, String>;
@@ -50,8 +50,8 @@ pub fn run(cache: &Cache, dir: &Path) -> Result<Case> {
     Ok(suite)
 }
 
-/// A program that sleeps is recorded by its process's id and by its thread's: the recording ends when the program has. A recording
-/// that does not end is killed, so that the other cases run.
+/// The guest's command. It records a sleeping program, once by its process ID and once by its thread ID. The recording must end when the
+/// program has ended. A recording that does not end is killed, so that the other cases run.
 fn command() -> String {
     let mut command = "uname -r >/out/release\n".to_owned();
     for (name, option) in [("process", "-p"), ("thread", "-t")] {
@@ -87,7 +87,7 @@ fn release(said: &str) -> Verdict {
     }
 }
 
-/// The recorder ends well, and not before the program.
+/// The recorder must succeed, and must not end before the program.
 fn to_its_end(outcome: &Outcome, name: &str) -> Result<Verdict> {
     let status = read(outcome, &format!("{name}.status"))?;
     let said = read(outcome, &format!("{name}.said"))?;
@@ -97,7 +97,7 @@ fn to_its_end(outcome: &Outcome, name: &str) -> Result<Verdict> {
     })
 }
 
-/// All events are read by a kernel that maps nothing, and counted.
+/// All events must be read and counted, although the kernel cannot map the buffer.
 fn events(outcome: &Outcome) -> Result<Verdict> {
     let read = |name| read(outcome, name);
     let (status, said, errors) = (
@@ -110,7 +110,7 @@ fn events(outcome: &Outcome) -> Result<Verdict> {
         .and_then(|note| right_stat(&stat_status, &stat).map(|()| note)))
 }
 
-/// The command says that nothing can be mapped, and why, and what `stats` of tracefs counts.
+/// `tracering stat` must report that the buffer cannot be mapped and why, and the counts in tracefs's `stats`.
 fn right_stat(status: &str, said: &str) -> std::result::Result<(), String> {
     let counted = |line: &str| -> Option<usize> {
         let (_, read) = line.split_once(" overrun 0 read ")?;

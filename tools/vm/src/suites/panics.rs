@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! No callback of perf's can panic: what the objects of the modules prove.
+//! Proves from the modules' objects that no callback of perf can panic.
 //!
-//! A panic in a callback stops the machine, since interrupts are off and locks are held. In Rust any index or sum may be one; where it can
-//! be, the compiler leaves a call of a function of `core`. So from each function that perf or a timer calls with interrupts off, all
-//! that it refers to is followed, and none of it may be such a function. It refers to what its relocations name, in all objects, and
-//! to where it branches in its own section. Functions whose address is taken count as called.
+//! A panic in a callback stops the machine, since interrupts are off and locks are held. In Rust, any index or sum may panic. Where one can
+//! panic, the object has a call of a panic function in `core`. So this check starts at each function that perf or a timer calls with
+//! interrupts off. It follows all references: relocations, across all objects, and branches within a section. It must not reach a panic
+//! function. A function whose address is taken counts as called.
 //!
-//! What is in the kernel itself cannot be followed. So the Rust functions that a callback may call there are listed here.
+//! References within the kernel itself cannot be followed. So `KERNEL` lists the Rust functions of the kernel that a callback may call.
 
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
@@ -22,21 +22,21 @@ use object::{
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fs;
 
-/// Which drivers have a callback.
+/// Which drivers must have a callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     Every,
-    /// At least one of the tree's.
+    /// At least one driver of the tree.
     One,
-    /// One, or none on this kernel.
+    /// Any number of drivers: on this kernel, there may be none.
     Any,
 }
 
-/// A callback: how its name begins and ends around the driver's, and who has it.
+/// A callback: its name before and after the driver's name, and which drivers must have it.
 type Callback = (&'static str, &'static str, Who);
 
-/// The functions of the framework that are called with interrupts off or with a lock of the kernel's held, or where each task passes, as they
-/// are for each driver with an AUX area.
+/// The functions of the framework that the kernel calls with interrupts off, with one of its locks held, or on a path of every task. Each
+/// driver has its own instances of them.
 const CALLBACKS: [Callback; 15] = [
     ("perf::aux::vtable::add::<", ">", Who::Every),
     ("perf::aux::vtable::del::<", ">", Who::Every),
@@ -48,7 +48,7 @@ const CALLBACKS: [Callback; 15] = [
     (TIMER, ">>::expired", Who::Every),
     ("<perf::aux::cpu::CpuState<", ">>::worked", Who::Every),
     ("<perf::interrupt::Entry<", ">>::interrupt", Who::Any),
-    // Those of drivers without one.
+    // Callbacks of drivers without an AUX area.
     ("perf::counter::add::<", ">", Who::Any),
     ("perf::counter::del::<", ">", Who::Any),
     ("perf::counter::start::<", ">", Who::Any),
@@ -58,11 +58,11 @@ const CALLBACKS: [Callback; 15] = [
 
 const TIMER: &str = "<perf::aux::cpu::CpuState<";
 
-/// A crate whose driver panics in `start()` and in `tick()`, and the callbacks of the framework's that show it.
+/// The crate of a driver that panics in `start()` and in `tick()`. [`SHOW`] has the callbacks of the framework that reach these panics.
 const PANICS: &str = "hostile_panics::";
 const SHOW: [&str; 2] = ["perf::aux::vtable::add::<", TIMER];
 
-/// The functions of `stepping` that the kernel calls by hooks.
+/// The functions of `stepping` that the kernel calls through hooks.
 const HOOKS: [&str; 8] = [
     "rust_stepping_single_step",
     "rust_stepping_breakpoint",
@@ -74,7 +74,7 @@ const HOOKS: [&str; 8] = [
     "stepping::work::run",
 ];
 
-/// And those that call a tracer for them, of which there must be one.
+/// The functions with which `stepping` calls a tracer. There must be at least one instance of each.
 const TRACERS: [&str; 2] = [
     "<stepping::tracer::Entry>::call_single_step::<",
     "<stepping::tracer::Entry>::call_transition::<",
@@ -86,9 +86,10 @@ const KERNEL: [(&str, &str); 1] = [(
     "compares, and makes an Error of a negative number",
 )];
 
-/// Looks at the objects of all modules; none if they prove nothing: with `CONFIG_RUST_DEBUG_ASSERTIONS` the compiler adds checks of
-/// its own to every pointer, and with `CONFIG_KUNIT` the modules have the tests' drivers, which do in a callback what none may. So do
-/// the hostile drivers, which are left out.
+/// Checks the objects of all modules, except for `hostile`, whose drivers may panic in a callback. Returns `None` if the objects prove
+/// nothing:
+/// - With `CONFIG_RUST_DEBUG_ASSERTIONS`, the compiler adds checks to every pointer access.
+/// - With `CONFIG_KUNIT`, the modules contain the tests' drivers, which may panic in a callback, too.
 ///
 /// # Errors
 ///
@@ -110,7 +111,7 @@ pub fn run(cache: &Cache, kernel: &Kernel) -> Result<Option<Case>> {
     modules::build(cache, kernel, Mode::Plain)?;
     let mut graph = Graph::default();
     for path in modules::objects(cache, kernel)? {
-        // The object of the crate, and that of the module.
+        // The object of the crate and that of the module have the same name.
         if path.ends_with("hostile.o") {
             continue;
         }
@@ -137,7 +138,7 @@ fn judge(name: &str, graph: &Graph) -> Case {
         .map(|root| root.driver.as_str())
         .collect();
     let mut complaints = Vec::new();
-    // A check that finds nothing to look at would find nothing wrong.
+    // Without a driver, there is nothing to check, and the check would pass.
     if drivers.is_empty() {
         complaints.push("there is no driver".to_owned());
     }
@@ -184,18 +185,18 @@ fn judge(name: &str, graph: &Graph) -> Case {
     Case::fail(name, &reason).with_log(complaints)
 }
 
-/// A callback of a driver's.
+/// A callback of a driver.
 struct Root {
     driver: String,
     callback: Callback,
     node: usize,
 }
 
-/// Functions and data, and what they refer to.
+/// Functions and data, and the references between them.
 #[derive(Debug, Default)]
 struct Graph {
     nodes: Vec<Node>,
-    /// Where a global name is defined, or meant to be.
+    /// The node of each global name, whether it is defined or only referred to.
     globals: HashMap<String, usize>,
 }
 
@@ -211,7 +212,7 @@ impl Graph {
     /// Adds an object.
     fn add(&mut self, bytes: &[u8]) -> Result<(), object::Error> {
         let file = File::parse(bytes)?;
-        // By section, and by address in it, where each symbol begins and ends.
+        // The beginning of each symbol, as section and address, with its end and its node.
         let mut places: BTreeMap<(usize, u64), (u64, usize)> = BTreeMap::new();
         let mut symbols: HashMap<SymbolIndex, usize> = HashMap::new();
         for symbol in file.symbols() {
@@ -233,7 +234,7 @@ impl Graph {
                 );
             }
         }
-        // A constant has no symbol. One begins at each place that something refers to, and ends at the next.
+        // A constant has no symbol. So each address that something refers to counts as the beginning of a constant, which ends at the next.
         let mut constants: BTreeSet<(usize, u64)> = BTreeSet::new();
         let mut sections: HashMap<SectionIndex, usize> = HashMap::new();
         for section in file.sections() {
@@ -321,7 +322,7 @@ impl Graph {
         node
     }
 
-    /// The functions that are defined and have such a name.
+    /// The functions that are defined and for whose name `is_it` returns true.
     fn defined(&self, is_it: impl Fn(&str) -> bool) -> Vec<usize> {
         let nodes = self.nodes.iter().enumerate();
         nodes
@@ -338,7 +339,7 @@ impl Graph {
                     .name
                     .strip_prefix(callback.0)
                     .and_then(|rest| rest.strip_suffix(callback.1))
-                    // The bench for tests has a core of its own.
+                    // Callbacks for the test bench of the framework, which replaces perf's core, do not run in production.
                     .filter(|driver| !driver.contains("perf::testing::"))
                     .map(|driver| driver.trim_end_matches(", perf::aux::core::Perf"));
                 roots.extend(driver.map(|driver| Root {
@@ -351,7 +352,7 @@ impl Graph {
         roots
     }
 
-    /// Each function that panics or is unknown, with the shortest path to it.
+    /// The shortest path to each reachable function that panics or is unknown.
     fn panics(&self, roots: impl Iterator<Item = usize>) -> Vec<String> {
         let mut came_from: HashMap<usize, Option<usize>> = roots.map(|root| (root, None)).collect();
         let mut queue: VecDeque<usize> = came_from.keys().copied().collect();
@@ -380,7 +381,8 @@ impl Graph {
     }
 }
 
-/// Where the code from `start` to `end` branches to in its own section. An assembler leaves no relocation for that.
+/// The targets of branches in the code from `start` to `end`, as addresses in its section. An assembler makes no relocations for branches
+/// within a section.
 fn branches(code: &[u8], start: u64, end: u64, relocated: &BTreeSet<u64>) -> Vec<u64> {
     let range = usize::try_from(start).ok().zip(usize::try_from(end).ok());
     let Some(code) = range.and_then(|(start, end)| code.get(start..end)) else {
@@ -393,7 +395,7 @@ fn branches(code: &[u8], start: u64, end: u64, relocated: &BTreeSet<u64>) -> Vec
                 || instruction.is_jmp_short_or_near()
                 || instruction.is_jcc_short_or_near()
         })
-        // One with a relocation is followed by that.
+        // A branch with a relocation is followed by the relocation.
         .filter(|instruction| {
             relocated
                 .range(instruction.ip()..instruction.next_ip())
@@ -404,7 +406,7 @@ fn branches(code: &[u8], start: u64, end: u64, relocated: &BTreeSet<u64>) -> Vec
         .collect()
 }
 
-/// The place that a relocation is for, section and address in it, where it names no symbol of its own.
+/// The target of a relocation, as section and address, if the relocation refers to a section instead of a symbol in it.
 fn target(file: &File, relocation: &Relocation) -> Result<Option<(usize, u64)>, object::Error> {
     let RelocationTarget::Symbol(index) = relocation.target() else {
         return Ok(None);
@@ -413,7 +415,7 @@ fn target(file: &File, relocation: &Relocation) -> Result<Option<(usize, u64)>, 
     let (SymbolKind::Section, Some(section)) = (symbol.kind(), symbol.section_index()) else {
         return Ok(None);
     };
-    // The processor counts from behind the 4 bytes of the relocation on.
+    // The processor adds the distance to the address after the 4 bytes of the relocation.
     let behind = match relocation.kind() {
         RelocationKind::Relative | RelocationKind::PltRelative => 4,
         _ => 0,
@@ -422,14 +424,14 @@ fn target(file: &File, relocation: &Relocation) -> Result<Option<(usize, u64)>, 
     Ok(Some((section.0, address)))
 }
 
-/// Whether it is how a panic begins.
+/// Whether a function with this name starts a panic.
 fn is_panic(name: &str) -> bool {
     let last = name.rsplit("::").next().unwrap_or_default();
     name.starts_with("core::")
         && (name.contains("::panicking::") || last.ends_with("_fail") || last.ends_with("_failed"))
 }
 
-/// Whether it is Rust code of the kernel's that is not listed.
+/// Whether this is the name of a Rust function that is not listed in [`KERNEL`].
 fn is_unknown(name: &str) -> bool {
     let listed = KERNEL.iter().any(|(known, _)| *known == name);
     name.contains("::") && !listed
@@ -439,7 +441,7 @@ fn is_unknown(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// A driver with its callbacks; then what `start` refers to, each the one before.
+    /// A driver with its callbacks. `start` refers to the first name in `way`, and each name to the next one.
     fn graph(way: &[&str]) -> Graph {
         let mut graph = Graph::default();
         let callbacks = CALLBACKS.iter().filter(|(_, _, who)| *who != Who::Any);
@@ -472,7 +474,7 @@ mod tests {
 
     #[test]
     fn ways() {
-        // What is referred to, and the number of complaints.
+        // The references from `start` on, and the number of complaints.
         let table: [(&[&str], usize); 5] = [
             (&[], 0),
             (&["helper", "ktime_get"], 0),
@@ -498,7 +500,7 @@ mod tests {
         assert_eq!(judge("x", &unhooked).log.len(), HOOKS.len() + TRACERS.len());
     }
 
-    /// A driver that panics on purpose must be found, and is no complaint then.
+    /// The panics of the driver that panics on purpose must be found. There is a complaint for each one that is not.
     #[test]
     fn panics_on_purpose() {
         for (panics, complaints) in [(2, 0), (1, 1), (0, 2)] {

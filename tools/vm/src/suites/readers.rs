@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The recorder's files in other versions of perf: that of this kernel's series, and 6.1.
+//! Reads the recorder's files with two versions of perf: that of this kernel's series, and 6.1.
 //!
-//! perf 6.1 is Debian 12's, which is too old for the build root: it gets a folder of the cache, with its libraries.
+//! perf 6.1 is from Debian 12, which is older than the build root. So it has its own folder in the cache, with its libraries.
 
 use crate::archive::Archive;
 use crate::cache::{hash, Cache};
@@ -14,14 +14,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where the old perf comes from.
+/// The suite that the old perf comes from.
 const SUITE: &str = "bookworm";
 
-/// Reads all recordings that lie in this folder.
+/// Reads all recordings in `folder`.
 ///
 /// # Errors
 ///
-/// When the old perf cannot be had.
+/// When the old perf cannot be fetched, or `folder` cannot be read.
 pub fn run(cache: &Cache, dir: &Path, folder: &Path) -> Result<Case> {
     let old = fetch(cache)?;
     let progress = Progress::begin("recordings in other readers");
@@ -39,16 +39,16 @@ pub fn run(cache: &Cache, dir: &Path, folder: &Path) -> Result<Case> {
     Ok(suite)
 }
 
-/// What a perf finds in a file.
+/// What one version of perf finds in a file.
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
-    /// Its records of trace and about it, as perf prints them, with CPU, time and place in the file.
+    /// The records with trace and those about trace, as perf prints them: with CPU, time and offset in the file.
     records: Vec<String>,
-    /// If perf can decode the trace: how many instructions it shows, and how many were counted.
+    /// How many instructions perf shows, and how many the events have counted. `None` if perf cannot decode the trace.
     instructions: Option<(u64, u64)>,
 }
 
-/// Whether both find the same trace in a file, and all of it.
+/// Checks that both versions find the same trace in a file, and that the trace is complete.
 fn read(dir: &Path, old: &Path, file: &Path) -> Case {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let seen = || -> Result<String> {
@@ -103,19 +103,19 @@ fn find(dir: &Path, name: &str, perf: impl Fn() -> Command, file: &Path) -> Resu
     })
 }
 
-/// What perf prints of the trace of a CPU.
+/// What perf prints about the trace of a CPU.
 #[derive(Default)]
 struct Ring {
     idx: Option<u64>,
-    /// Where a piece of trace begins and ends.
+    /// The beginning and the end of each piece of trace.
     pieces: Vec<(u64, u64)>,
-    /// Where that begins and ends which an AUX record tells of.
+    /// The beginning and the end of the trace that each AUX record reports.
     told: Vec<(u64, u64)>,
-    /// Heads of an area that is overwritten.
+    /// The heads of an AUX area in overwrite mode.
     heads: Vec<u64>,
 }
 
-/// How many bytes of trace there are, if pieces and AUX records of each CPU follow each other and tell of the same.
+/// How many bytes of trace there are. An error if the pieces or the AUX records of a CPU have gaps, or do not cover the same range.
 fn covered(records: &[String]) -> Result<u64, String> {
     let mut rings = BTreeMap::<u64, Ring>::new();
     for record in records {
@@ -140,7 +140,7 @@ fn covered(records: &[String]) -> Result<u64, String> {
             }
         }
     }
-    // Pieces are brought to a multiple of 8.
+    // Pieces are padded to a multiple of 8 bytes.
     let near = |end: u64, next: u64| (0..8).contains(&end.wrapping_sub(next));
     let mut sum = 0;
     for (cpu, ring) in &rings {
@@ -175,10 +175,10 @@ fn covered(records: &[String]) -> Result<u64, String> {
     Ok(sum)
 }
 
-/// The bit of an area that is overwritten.
+/// `PERF_AUX_FLAG_OVERWRITE`.
 const OVERWRITE: u64 = 2;
 
-/// The number after `name`, as perf prints it.
+/// The number after `name` in a line of perf's output.
 fn number(record: &str, name: &str) -> Option<u64> {
     let (_, rest) = record.split_once(name)?;
     let word = rest.split_whitespace().next()?;
@@ -188,7 +188,7 @@ fn number(record: &str, name: &str) -> Option<u64> {
     }
 }
 
-/// The perf in this folder, with the libraries that it was built for.
+/// The command for the perf in this folder, with the libraries that it was built for.
 fn perf_in(dir: &Path) -> Command {
     let library = |place: &str| dir.join(place).join("x86_64-linux-gnu");
     let mut path = library("lib").into_os_string();
@@ -200,7 +200,7 @@ fn perf_in(dir: &Path) -> Command {
     command
 }
 
-/// Fetches the old perf, with all that it depends on, into the cache.
+/// Fetches the old perf, with all its dependencies, into the cache.
 fn fetch(cache: &Cache) -> Result<PathBuf> {
     cache.entry(&format!("perf-{}", hash([SUITE, "1"])), |temporary, _| {
         let progress = Progress::begin("fetching perf 6.1");

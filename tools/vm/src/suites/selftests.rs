@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The kernel's own tests, unmodified, from its source package: of buffers of tracefs that are mapped, and of perf. One of these maps the
-//! AUX area of whatever PMU has one: here those of ours, one after the other.
+//! The kernel's selftests of mapped tracefs buffers and of perf, unmodified, from the kernel's source package. One of them maps the AUX
+//! area of any PMU that has one. It runs with each of our units, one after the other.
 
 use crate::cache::Cache;
 use crate::error::{OnFile, Result};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The tests, by their sources.
+/// The tests, as paths of their sources without `.c`.
 const TESTS: [&str; 5] = [
     "ring-buffer/map_test",
     "perf_events/mmap",
@@ -27,7 +27,8 @@ const TESTS: [&str; 5] = [
 /// The test that maps the AUX area of a PMU.
 const OF_AUX: &str = "perf_events/mmap";
 
-/// What has that PMU, in the order in which the modules are loaded. The test excludes the kernel, which `pattern` cannot.
+/// The units for that test, each with its modules in the order of loading. The test's event excludes the kernel, which `pattern` does not
+/// support.
 const UNITS: [(&str, &[&str]); 3] = [
     ("pmu_minimal", &["rust_perf", "pmu_minimal"]),
     ("soft_pt", &["rust_perf", "rust_stepping", "soft_pt"]),
@@ -71,7 +72,7 @@ pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     Ok(suite)
 }
 
-/// The programs of the tests.
+/// Builds the programs of the tests.
 fn build(cache: &Cache) -> Result<Vec<PathBuf>> {
     let sources = Kernel::selftests(cache)?;
     let place = cache.build().join("selftests");
@@ -79,7 +80,7 @@ fn build(cache: &Cache) -> Result<Vec<PathBuf>> {
     let log = Log::create(&cache.build().join("selftests.log"))?;
     let build = |test: &&str| {
         let program = place.join(program(test));
-        // As the kernel's Makefiles have it, and without libraries.
+        // The options of the kernel's Makefiles, and static linking.
         let mut gcc = Command::new("gcc");
         gcc.args(["-Wall", "-static", "-D_GNU_SOURCE=", "-Wl,-no-as-needed"])
             .arg("-I")
@@ -99,7 +100,7 @@ fn program(test: &str) -> &str {
     test.rsplit('/').next().unwrap_or(test)
 }
 
-/// What is run, and what it is called.
+/// The runs: the name and the command of each.
 fn runs() -> Vec<(String, String)> {
     let mut runs = Vec::new();
     for test in TESTS {
@@ -131,7 +132,7 @@ fn command() -> String {
     lines.join("\n")
 }
 
-/// Each case that a test reports is a case. With a unit none is left out, and its modules can be unloaded.
+/// The suite of the cases that a test reports. With a unit, no case may be skipped, and it must be possible to unload the modules.
 fn judged(name: &str, said: &str) -> Case {
     let mut cases = ktap::parse(said);
     if let Some((_, why)) = CANNOT.iter().find(|(test, _)| *test == name) {

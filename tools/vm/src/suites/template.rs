@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The template for drivers, `Documentation/template`: that a copy of it, elsewhere, builds against the framework and loads.
+//! Checks that a copy of the template for drivers, `Documentation/template`, builds against the framework and loads.
 
 use crate::cache::{self, Cache};
 use crate::error::{Error, OnFile, Result};
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Where it is, in the checkout.
+/// The template's folder in the checkout.
 const TEMPLATE: &str = "Documentation/template";
 
 /// Time allowed for a guest that loads two modules.
@@ -24,7 +24,7 @@ const TIME: Duration = Duration::from_secs(300);
 ///
 /// # Errors
 ///
-/// When the framework cannot be built, or files not be copied.
+/// When the framework cannot be built, or a file cannot be copied.
 pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     let name = format!("template on {}", kernel.kind);
     let framework = modules::build(cache, kernel, Mode::Plain)?;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Programs for 64-bit Arm: Debian's libraries to link them with, and QEMU's emulator of single programs to run them here.
+//! Programs for 64-bit Arm: Debian's libraries to link them with, and QEMU's user-mode emulator to run them here.
 //!
-//! They come from the archive into the cache, not into the build root: they are large, and only `make tools ARCH=aarch64` and the tests of
-//! it need them.
+//! The libraries and the emulator are in the cache, not in the build root. They are large, and only `make tools ARCH=aarch64` and its
+//! tests need them.
 
 use crate::archive::{mirror, Archive};
 use crate::cache::{hash, Cache};
@@ -14,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// That of the build root.
+/// The suite that the build root is made from.
 const SUITE: &str = "trixie";
 
 /// The standard library of Rust must be of the compiler's very version.
@@ -27,10 +27,10 @@ const PACKAGES: [&str; 4] = [
 ];
 
 const QEMU: &str = "usr/bin/qemu-aarch64";
-/// That of programs for x86-64, which may run on another processor of the kind than this machine has.
+/// The emulator of programs for x86-64. It can emulate an x86-64 processor other than this machine's.
 const QEMU_X86_64: &str = "usr/bin/qemu-x86_64";
 
-/// What is used of the packages.
+/// The files and folders of the packages that are used.
 const KEPT: [&str; 6] = [
     "usr/include",
     "usr/lib/aarch64-linux-gnu",
@@ -40,17 +40,17 @@ const KEPT: [&str; 6] = [
     QEMU_X86_64,
 ];
 
-/// What builds and runs programs for 64-bit Arm.
+/// The libraries and emulators that build and run programs for 64-bit Arm.
 #[derive(Debug)]
 pub struct Aarch64 {
     dir: PathBuf,
 }
 
 impl Aarch64 {
-    /// As rustc names it.
+    /// The target's name in rustc.
     pub const TARGET: &str = "aarch64-unknown-linux-gnu";
 
-    /// Fetches the packages if the cache does not have them, and keeps in it what is used of them.
+    /// Takes the libraries and emulators from the cache. If they are missing, fetches the packages and keeps only the parts that are used.
     ///
     /// # Errors
     ///
@@ -68,12 +68,12 @@ impl Aarch64 {
         Ok(Self { dir })
     }
 
-    /// Has a cargo command compile static programs for this target, and run tests under QEMU.
+    /// Configures a cargo command: it compiles static programs for this target, and runs tests under QEMU.
     pub fn configure(&self, cargo: &mut Command) {
         self.configure_with(cargo, STATIC, &self.dir);
     }
 
-    /// The same with a flag of the compiler's, and libraries from `libraries`.
+    /// Like [`Self::configure`], but with the compiler's flag `flag`, and with libraries from `libraries`.
     pub(crate) fn configure_with(&self, cargo: &mut Command, flag: &str, libraries: &Path) {
         let dir = self.dir.display();
         let flags = [

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A picture of a call: what it calls, and what that calls, on a time line.
+//! A picture of a call: all functions that it calls, directly and indirectly, on a time line.
 //!
-//! perf shows the calls of a recording. The first call of the wanted function that returns without a context switch is taken. All
-//! branches within its time are looked at then: a jump to the beginning of another function takes the caller's place, as retpolines
-//! and tail calls do.
+//! perf prints the calls of a recording. The first call of the wanted function that returns without a context switch is chosen. Then perf
+//! prints all branches within the time of this call. A jump to the beginning of another function replaces the function on top of the
+//! stack, as retpolines and tail calls do.
 
 use crate::error::{Error, OnFile, Result};
 use inferno::flamegraph::{from_lines, Options};
@@ -13,42 +13,42 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// No kernel stack is as deep.
+/// A number of nested calls that no kernel stack has.
 const DEEPEST: usize = 100;
 
-/// The tasks beside the command: unknown ones, and perf.
+/// The tasks that do not belong to the command: unknown ones, and perf.
 const OTHERS: [&str; 2] = [":-1", "perf"];
 
-/// What a branch does to the stack.
+/// The effect of a branch on the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Does {
     Calls,
     Returns,
-    /// It goes to the beginning of a function, or elsewhere in one.
+    /// A jump. `begins` is whether it leads to the beginning of a function.
     Jumps {
         begins: bool,
     },
-    /// The trace has a hole.
+    /// The trace has a gap here.
     Ends,
 }
 
-/// A branch, of a line that perf shows.
+/// A branch: one line of perf's output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Branch<'a> {
-    /// The thread's name and number.
+    /// The thread's name and ID.
     who: &'a str,
-    /// As perf shows it.
+    /// The CPU, as perf prints it.
     cpu: &'a str,
     /// In nanoseconds.
     time: u64,
     does: Does,
-    /// The function that it is in, and the one that it leads to.
+    /// The function that contains the branch. `to` is the function that the branch leads to.
     from: &'a str,
     to: &'a str,
 }
 
 impl<'a> Branch<'a> {
-    /// As in "  ls  71 [000]  1.206557781:   call   ffffffff8148d07d a+0x1d => ffffffff8148d117 b+0x0". [`None`] for another line.
+    /// Parses "  ls  71 [000]  1.206557781:   call   ffffffff8148d07d a+0x1d => ffffffff8148d117 b+0x0". [`None`] for another line.
     fn parse(line: &'a str) -> Option<Self> {
         let (front, to) = line.split_once(" => ")?;
         let (who, rest) = front.split_once(": ").or_else(|| front.split_once(":\t"))?;
@@ -85,21 +85,21 @@ impl<'a> Branch<'a> {
     }
 }
 
-/// Follows one call.
+/// A call that is followed branch by branch.
 #[derive(Debug)]
 struct Call {
-    /// The thread's name and number.
+    /// The thread's name and ID.
     who: String,
     cpu: String,
     name: String,
     begins: u64,
     ends: u64,
     stack: Vec<String>,
-    /// What was executed, and for how long.
+    /// The stacks from branch to branch, each with its time in nanoseconds.
     spans: Vec<(String, u64)>,
 }
 
-/// What came of a branch.
+/// The state of a call after a branch.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Goes,
@@ -152,10 +152,10 @@ impl Call {
         }
     }
 
-    /// Lines as flame graphs are made of. The newest is first, as inferno has it.
+    /// The lines from which inferno makes a flame chart. The newest is first, as inferno expects it.
     fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        // The trace has a time for some branches together, which share what has passed.
+        // Several branches can have the same time. Spans without a time of their own share that of the next span.
         for spans in self.spans.split_inclusive(|(_, passed)| *passed != 0) {
             let passed: u64 = spans.iter().map(|(_, passed)| passed).sum();
             let mut count = u64::try_from(spans.len()).unwrap_or(u64::MAX);
@@ -173,11 +173,11 @@ impl Call {
     }
 }
 
-/// Draws the first call of `function` in a recording that returns without a context switch.
+/// Draws the first call of `function` in a recording that returns without a context switch. Returns a description of the picture.
 ///
 /// # Errors
 ///
-/// When there is none, or perf fails.
+/// When there is no such call, or perf fails.
 pub(super) fn draw(data: &Path, function: &str, to: &Path) -> Result<String> {
     let none = || {
         Error::Other(format!(
@@ -187,7 +187,7 @@ pub(super) fn draw(data: &Path, function: &str, to: &Path) -> Result<String> {
         ))
     };
     let calls = first(data, function, "--itrace=cr", None)?.ok_or_else(none)?;
-    // perf takes microseconds.
+    // perf takes microseconds, so the window is one longer on both sides.
     let window = (
         calls.begins.saturating_sub(1000),
         calls.ends.saturating_add(1000),
@@ -217,7 +217,8 @@ pub(super) fn draw(data: &Path, function: &str, to: &Path) -> Result<String> {
     ))
 }
 
-/// The first such call that perf shows, within these times.
+/// The first call of `function` within these times that returns without a context switch. `branches` is an option of perf: which branches
+/// it prints.
 fn first(
     data: &Path,
     function: &str,
@@ -242,7 +243,7 @@ fn first(
     let found = stdout.map_or(Ok(None), |stdout| {
         search(BufReader::new(stdout), function).on("read what perf shows of", data)
     });
-    // It may have more to show.
+    // perf may still have output.
     let _ = child.kill();
     let _ = child.wait();
     found

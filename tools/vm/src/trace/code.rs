@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The kernel's code as it was when the trace began, in a file as `/proc/kcore` is one, and what changed since.
+//! The kernel's code as it was when the trace began, in a file like `/proc/kcore`, and the changes since then.
 
 use crate::error::{Error, OnFile, Result};
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
-/// Runs that are no further apart are one segment: perf has a map for each.
+/// Runs of pages that are at most this many bytes apart are in one segment, as perf makes a map for each segment.
 const GAP: u64 = 1 << 24;
 
-/// Where the first segment is in the file. Segments are as far from page boundaries as their addresses.
+/// The offset of the first segment in the file. Like its address, the offset of each segment is at a page boundary.
 const FRONT: u64 = 1 << 16;
 
 /// A change of code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Poke {
-    /// When it was seen, by the guest's `TSC`.
+    /// The time at which the plugin saw it, in ticks of the guest's TSC.
     pub(super) when: u64,
-    /// Where it is.
+    /// The address of the first changed byte.
     pub(super) address: u64,
-    /// The bytes before.
+    /// The bytes before the change.
     pub(super) old: Vec<u8>,
-    /// The bytes from then on.
+    /// The bytes after the change.
     pub(super) new: Vec<u8>,
 }
 
@@ -47,7 +47,7 @@ fn bytes(digits: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-/// The changes that the plugin has written, oldest first.
+/// Reads the changes that the plugin has written, oldest first.
 pub(super) fn pokes(path: &Path) -> Result<Vec<Poke>> {
     let text = fs::read_to_string(path).on("read", path)?;
     let all: Option<Vec<_>> = text.lines().map(Poke::parse).collect();
@@ -61,7 +61,7 @@ fn cut(path: &Path) -> Error {
     ))
 }
 
-/// Code, in runs of pages: the address of each, and its bytes. They are sorted.
+/// Code in runs of pages. Each has its address and its bytes. They are sorted by address.
 #[derive(Debug, Default)]
 pub(super) struct Code(Vec<(u64, Vec<u8>)>);
 
@@ -82,7 +82,7 @@ impl Code {
         runs.map(Self).ok_or_else(|| cut(image))
     }
 
-    /// The code before these changes.
+    /// Undoes these changes, the last one first.
     pub(super) fn undo(&mut self, pokes: &[Poke]) {
         for poke in pokes.iter().rev() {
             let run = self
@@ -102,7 +102,7 @@ impl Code {
         }
     }
 
-    /// The segments that hold it and `text`: first address and end of each.
+    /// The segments that contain the code and the range `text`: the first address and the end of each.
     fn segments(&self, text: (u64, u64)) -> Vec<(u64, u64)> {
         let end =
             |(address, bytes): &(u64, Vec<u8>)| address + u64::try_from(bytes.len()).unwrap_or(0);
@@ -119,7 +119,7 @@ impl Code {
         segments
     }
 
-    /// Writes it as `/proc/kcore` has it. `text`: where the kernel's text is, of which perf wants one segment to have all.
+    /// Writes the code in the format of `/proc/kcore`. `text` is the range of the kernel's text: perf needs all of it in one segment.
     pub(super) fn write(&self, path: &Path, text: (u64, u64)) -> Result<()> {
         let mut file = File::create(path).on("create", path)?;
         let mut offset = FRONT;
@@ -149,7 +149,7 @@ impl Code {
     }
 }
 
-/// The header of an ELF file (a core file of x86-64) with so many segments.
+/// The header of an ELF core file of x86-64 with this number of segments.
 fn header(segments: u16) -> Vec<u8> {
     let mut out = b"\x7fELF\x02\x01\x01".to_vec();
     out.resize(16, 0);
@@ -157,7 +157,7 @@ fn header(segments: u16) -> Vec<u8> {
         out.extend(half.to_le_bytes());
     }
     out.extend(1u32.to_le_bytes());
-    // No entry; the table of segments behind this header; no sections.
+    // No entry point, the program headers right after this header, no sections.
     for word in [0u64, 64, 0] {
         out.extend(word.to_le_bytes());
     }
@@ -168,7 +168,7 @@ fn header(segments: u16) -> Vec<u8> {
     out
 }
 
-/// The entry of a segment that can be read, written and executed.
+/// The program header of a segment that can be read, written and executed.
 fn segment(address: u64, len: u64, offset: u64) -> Vec<u8> {
     let mut out = Vec::new();
     for word in [1u32, 7] {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The file that perf reads: the trace of each CPU, the changes of the kernel's code, and what was recorded in the guest beside them.
+//! The file that perf reads: the trace of each CPU, the changes of the kernel's code, and the records that were made in the guest.
 //!
-//! - This file: the guest as the machine. [`host`]: the guest as a virtual machine of a host.
-//! - [`clock`]: the guest's clock.
+//! - This module writes a file in which the guest is the machine itself. [`host`] shows the guest as a virtual machine of a host.
+//! - [`clock`] has the guest's clock.
 
 mod clock;
 mod host;
@@ -21,10 +21,10 @@ use std::fs::{self, File};
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
-/// The number of the decoder, `PERF_AUXTRACE_INTEL_PT`.
+/// The number of perf's decoder: `PERF_AUXTRACE_INTEL_PT`.
 const DECODER: u32 = 1;
 
-/// The PMU's number. A guest without hardware gives its own smaller ones.
+/// The type of the PMU `intel_pt`. It is larger than the types that the guest's kernel assigns to its own PMUs.
 const PMU: u32 = 64;
 
 /// The bits of Intel PT's `config`.
@@ -36,18 +36,18 @@ const NORETCOMP: u64 = 1 << 11;
 const BRANCH: u64 = 1 << 13;
 const MTC_PERIOD: u64 = 0xf << 14;
 
-/// The ids of our event, on CPU 0 and so on: larger than any that a kernel gives.
+/// The ID of our event on CPU 0; those on the next CPUs follow. They are larger than any ID that a kernel assigns.
 const IDS: u64 = 1 << 48;
 
-/// A time near that of the trace: a `TSC` packet lacks the highest bits, which perf takes from here. With 0 perf would know
-/// no time.
+/// A time near that of the trace. perf takes the highest bits of times from it, as a `TSC` packet lacks them. With 0, perf would assume
+/// that there are no times.
 const REFERENCE: u64 = 1;
 
-/// Records of context switches in AUXTRACE_INFO: those of threads. With those of CPUs perf would stop at the first switch in the
-/// trace until there is a record of it; but the records begin when perf does.
+/// The kind of context switch records in AUXTRACE_INFO: those of threads. With those of CPUs, perf's decoder would wait for a record at the
+/// first switch in the trace. But the trace begins before the records, which begin with the recorder.
 const SWITCHES_OF_THREADS: u64 = 2;
 
-/// Which parts of the guest's own file describe the machine.
+/// The feature sections of the guest's own file that describe the machine.
 const OF_MACHINE: [Feature; 8] = [
     Feature::HOSTNAME,
     Feature::OSRELEASE,
@@ -59,19 +59,19 @@ const OF_MACHINE: [Feature; 8] = [
     Feature::TOTAL_MEM,
 ];
 
-/// What is written.
+/// The data of a recording.
 pub(super) struct Recording<'a> {
     /// The trace of each CPU.
     pub(super) traces: &'a [PathBuf],
     /// The changes of the kernel's code.
     pub(super) pokes: &'a [Poke],
-    /// What was recorded in the guest, if anything was.
+    /// The file that was recorded in the guest, if there is one.
     pub(super) sideband: Option<&'a Path>,
-    /// The kernel's text.
+    /// The first address and the end of the kernel's text.
     pub(super) text: (u64, u64),
-    /// What the guest was to do.
+    /// The guest's command.
     pub(super) command: &'a str,
-    /// Whether there are `CYC` packets.
+    /// Whether the trace has `CYC` packets.
     pub(super) cyc: bool,
 }
 
@@ -79,13 +79,13 @@ fn unusable(path: &Path) -> impl Fn(perfdata::Error) -> Error + '_ {
     move |error| Error::Other(format!("cannot use {}: {error}", path.display()))
 }
 
-/// Writes the records that perf's decoder needs first. `switches`: whether there are records of context switches.
+/// Writes the records that perf's decoder needs first. `switches` is whether there are records of context switches.
 fn begin(writer: &mut Writer<File>, clock: &Clock, switches: bool) -> perfdata::Result<()> {
     let switches = match switches {
         true => SWITCHES_OF_THREADS,
         false => 0,
     };
-    // What `intel_pt_info_fill()` of perf writes.
+    // The words that perf's `intel_pt_info_fill()` writes.
     let words = [
         PMU.into(),
         clock.of_perf.shift,
@@ -113,11 +113,11 @@ fn begin(writer: &mut Writer<File>, clock: &Clock, switches: bool) -> perfdata::
     writer.record(&info, None)
 }
 
-/// The event that has written the trace, beside those of a recording.
+/// The event of the trace. It is added to the events of the recording `others`.
 fn event(others: Option<&perfdata::File<'_>>) -> Attr {
     let other = others.and_then(|file| file.events().first());
     Attr {
-        // perf takes a file only if all events have the same.
+        // perf accepts a file only if all its events have the same read format.
         read_format: other.map(|(attr, _)| attr.read_format).unwrap_or_default(),
         kind: PMU,
         config: PT | TSC | NORETCOMP | BRANCH,
@@ -133,7 +133,7 @@ fn event(others: Option<&perfdata::File<'_>>) -> Attr {
 }
 
 impl Recording<'_> {
-    /// Where the kernel's text is.
+    /// The MMAP record for the kernel's text.
     fn kernel(&self) -> KernelMmap<'static> {
         let (start, end) = self.text;
         KernelMmap {
@@ -144,7 +144,7 @@ impl Recording<'_> {
         }
     }
 
-    /// Writes it.
+    /// Writes the recording, with the guest as the machine itself.
     pub(super) fn write(&self, path: &Path) -> Result<()> {
         let bytes = match self.sideband {
             Some(sideband) => fs::read(sideband).on("read", sideband)?,
@@ -206,7 +206,7 @@ impl Recording<'_> {
             let of_kernel = |kind: RecordType| !kind.is_user();
             let last = copy(sideband, &mut writer, clock.lead, of_kernel).map_err(&failed)?;
             for (cpu, _) in cpus() {
-                // Which task runs from then on is unknown.
+                // After the last record, the running task is unknown.
                 let who = ItraceStart {
                     pid: u32::MAX,
                     tid: u32::MAX,
@@ -253,7 +253,7 @@ impl Recording<'_> {
     }
 }
 
-/// Copies the trace of a CPU. `guest`: as that of a virtual machine's.
+/// Copies the trace of a CPU. If `guest` is set, marks it as the trace of a virtual machine.
 fn copy_trace(cpu: u32, path: &Path, writer: &mut Writer<File>, guest: bool) -> Result<()> {
     let failed = unusable(path);
     let file = File::open(path).on("open", path)?;
@@ -261,9 +261,9 @@ fn copy_trace(cpu: u32, path: &Path, writer: &mut Writer<File>, guest: bool) -> 
     let mut file = BufReader::new(file);
     let mut buffer = vec![0; 1 << 20];
     let mut of_guest = OfGuest::default();
-    // Zeros are `PAD` packets.
+    // The trace is filled up with zeros, which are `PAD` packets.
     let size = len.next_multiple_of(8);
-    // One record: at some of the packets that two records share perf reports an error.
+    // One record for the whole trace: perf reports errors for some packets that are split between two records.
     let aux = Auxtrace {
         size,
         offset: 0,
@@ -292,7 +292,7 @@ fn copy_trace(cpu: u32, path: &Path, writer: &mut Writer<File>, guest: bool) -> 
         .map_err(&failed)
 }
 
-/// Takes over what a recording says of the machine.
+/// Copies the feature sections of a recording that describe the machine.
 fn describe(file: &perfdata::File<'_>, features: &mut Features) {
     for section in file.features() {
         if OF_MACHINE.contains(&section.feature) {
@@ -301,8 +301,8 @@ fn describe(file: &perfdata::File<'_>, features: &mut Features) {
     }
 }
 
-/// Copies the kernel's records that are wanted, `lead` nanoseconds later; the time of the last. Those of the kernel's text are not
-/// copied: we know more of it.
+/// Copies the records for which `wanted` returns true, and adds `lead` nanoseconds to their times. Returns the latest time. Records about
+/// the kernel's text are not copied, as the plugin has recorded its changes completely.
 fn copy(
     file: &perfdata::File<'_>,
     writer: &mut Writer<File>,
@@ -326,7 +326,7 @@ fn copy(
         let len = record.body.len() + 8;
         bytes.extend(u16::try_from(len).unwrap_or(u16::MAX).to_le_bytes());
         bytes.extend(record.body);
-        // The last bytes of a record.
+        // The sample ID is at the end of the record.
         if let (Some(mut id), Some(kind)) = (id, kind) {
             id.time = id.time.map(|time| time.saturating_add(lead));
             last = last.max(id.time.unwrap_or(0));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tests of the tests: a line of the tree is changed to a wrong one, and the suite that is there for it must have a case that fails.
+//! Tests of the tests: a line of the tree is changed to a wrong one, and then a case of the suite that tests it must fail.
 //!
-//! `mutants.txt` has them. Each is built and run in a copy of the checkout, below `build/mutants`. Suites that have defects of their own
-//! need none here: `litmus` (without each barrier), `break`, `conform` and what must not compile. Nor do those that run others' tests
-//! (`selftests`), or compare two builds of one source (`aarch64`).
+//! `mutants.txt` lists these mutants. Each is built and run in a copy of the checkout, below `build/mutants`. These suites need no mutants:
+//! - `litmus` (which leaves out each barrier), `break`, `conform`, and the code that must not compile: they have defects of their own.
+//! - `selftests`, which runs tests of the kernel, and `aarch64`, which compares two builds of one source.
 
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
@@ -18,26 +18,26 @@ use std::process::Command;
 
 const TABLE: &str = include_str!("mutants.txt");
 
-/// A wrong line.
+/// A line of the tree, and the wrong line that replaces it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Mutant<'a> {
-    /// What is wrong.
+    /// A description of the defect.
     name: &'a str,
     suite: &'a str,
     kernel: Option<&'a str>,
-    /// The only cases that are run; empty: all.
+    /// The cases that are run. Empty: all.
     cases: Vec<&'a str>,
     file: &'a str,
     right: &'a str,
     wrong: &'a str,
-    /// What the path of a case has that must fail.
+    /// A text in the path or reason of a case that must fail.
     finds: &'a str,
-    /// What the path of no case has that fails, if other cases have to pass.
+    /// A text that must not be in the path or reason of a failed case, if other cases have to pass.
     spares: Option<&'a str>,
 }
 
 impl<'a> Mutant<'a> {
-    /// From a paragraph of the table.
+    /// Parses a paragraph of the table.
     fn parse(text: &'a str) -> Option<Self> {
         let mut lines = text.lines();
         let mut mutant = Self {
@@ -68,7 +68,7 @@ impl<'a> Mutant<'a> {
         all.iter().all(|part| !part.is_empty()).then_some(mutant)
     }
 
-    /// The text with the wrong line; [`None`] if the right one is not there, or not once.
+    /// The text with the wrong line. [`None`] if the right line is not there exactly once.
     fn apply(&self, text: &str) -> Option<String> {
         let (before, after) = text.split_once(self.right)?;
 
@@ -90,7 +90,7 @@ impl<'a> Mutant<'a> {
         })
     }
 
-    /// Whether a case finds it.
+    /// Runs the suite on the mutant. The returned case passes if the suite has found the mutant.
     fn run(&self, cache: &Cache, copy: &Cache) -> Result<Case> {
         renew(cache, copy)?;
         let path = copy.checkout().join(self.file);
@@ -111,7 +111,7 @@ impl<'a> Mutant<'a> {
                 failed.push(format!("{path}: {}", case.reason));
             });
         }
-        // What keeps a suite from running at all finds nothing.
+        // A suite that could not start has not found the mutant.
         let has = |text: &str| failed.iter().any(|path| path.contains(text));
         let found = has(self.finds) && !has("/start: ") && !self.spares.is_some_and(has);
         let case = match found {
@@ -125,18 +125,18 @@ impl<'a> Mutant<'a> {
     }
 }
 
-/// Makes the copy as the checkout is, but for what it has built.
+/// Makes the copy equal to the checkout, except for its folder `build`.
 fn renew(cache: &Cache, copy: &Cache) -> Result<()> {
     let log = Log::create(&cache.build().join("mutants/copy.log"))?;
     let from = format!("{}/", cache.checkout().display());
     let mut rsync = Command::new("rsync");
 
-    // Without times: a line that is right again has to be newer than what was built of the wrong one.
+    // Without file times: a restored file must be newer than the objects that were built from its mutant.
     rsync.args(["-rlp", "--delete", "--checksum", "--exclude=/build"]);
     log.run("copying the checkout", rsync.arg(from).arg(copy.checkout()))
 }
 
-/// What is in front of the first one is for people.
+/// Parses the table of mutants. The text before the first one is an introduction for readers.
 fn table(text: &str) -> Result<Vec<Mutant<'_>>> {
     let parse = |text| {
         Mutant::parse(text)
@@ -149,7 +149,7 @@ fn table(text: &str) -> Result<Vec<Mutant<'_>>> {
         .collect()
 }
 
-/// Runs those whose names have one of these, or all; writes `build/test/all.ktap`.
+/// Runs the mutants whose names contain one of `names`, or all. Writes `build/test/all.ktap`.
 ///
 /// # Errors
 ///
@@ -158,7 +158,7 @@ pub fn run(cache: &Cache, names: &[String]) -> Result<Counts> {
     let place = cache.build().join("mutants/tree");
     fs::create_dir_all(&place).on("make", &place)?;
     let copy = cache.elsewhere(&place);
-    // Where cargo builds, too.
+    // cargo must build in the copy, too.
     std::env::set_var("CARGO_TARGET_DIR", copy.build().join("target"));
     let mut cases = Vec::new();
     for mutant in table(TABLE)? {
@@ -185,7 +185,7 @@ pub fn run(cache: &Cache, names: &[String]) -> Result<Counts> {
     Ok(suite.counts())
 }
 
-/// Whether each line is in its file, once.
+/// Checks that the right line of each mutant is exactly once in its file.
 #[must_use]
 pub fn check(checkout: &Path) -> Case {
     const NAME: &str = "mutants";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The pages about a campaign: one in HTML about this run of it, and `Documentation/campaign.md`.
+//! The pages about a campaign: one in HTML about this checkout's campaign, and `Documentation/campaign.md`.
 
 use super::Outcome;
 use crate::results::ktap::{Case, Status};
@@ -10,7 +10,7 @@ const STYLE: &str = "body{font:15px/1.4 sans-serif;margin:2em auto;max-width:70e
 table{border-collapse:collapse}td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #ccc}\
 td.n{text-align:right}.bad{color:#b00;font-weight:bold}.good{color:#070}.none{color:#777}code{white-space:nowrap}";
 
-/// Writes it: what each part came to, what failed and was skipped, the figures, and a picture.
+/// The HTML page: the result of each part, the failed and the skipped cases, the figures, and a picture.
 pub(super) fn page(
     tree: &str,
     parts: &[(&str, &str, Option<Outcome>)],
@@ -78,15 +78,15 @@ const DOCUMENT: &str = "<!-- SPDX-License-Identifier: GPL-2.0 OR MIT -->\n\n# Th
 page. A row is the last run of a part, with the commit that it ran on.\n\n\
 | part | command | passed | failed | skipped | minutes | commit | result |\n|---|---|---|---|---|---|---|---|\n";
 
-/// The end of a part's row that has not run.
+/// The end of the row of a part that has not run.
 const NEVER: &str = " | has not run |";
 
-/// Writes the document. A part that has no outcome here keeps its row of the `old` one.
+/// The text of `Documentation/campaign.md`. A part without a result here keeps its row of the `old` text.
 pub(super) fn document(parts: &[(&str, &str, Option<Outcome>)], old: &str) -> String {
     let mut out = DOCUMENT.to_owned();
     for (name, args, outcome) in parts {
         let begin = format!("| {name} |");
-        // A bar ends a cell.
+        // An unescaped bar would end the cell.
         let args = args.replace('|', "\\|");
         let Some(outcome) = outcome else {
             let is_row = |line: &&str| line.starts_with(&begin) && !line.ends_with(NEVER);
@@ -117,7 +117,7 @@ pub(super) fn document(parts: &[(&str, &str, Option<Outcome>)], old: &str) -> St
     out
 }
 
-/// Cases that failed and that were skipped, each with the reason.
+/// Collects the failed and the skipped cases, each with its path and reason.
 fn walk(
     above: &str,
     case: &Case,
@@ -144,7 +144,7 @@ fn list(out: &mut String, title: &str, cases: &[(String, String)]) {
     *out += "</table>\n";
 }
 
-/// The figures as `make bench` wrote them: name, value, unit, target, verdict.
+/// Writes the table of figures. `figures` has the fields that `make bench` writes: name, value, unit, target, verdict.
 fn write_figures(out: &mut String, figures: &str) {
     let rows: Vec<&str> = figures.lines().skip(1).collect();
     let missed = rows.iter().filter(|row| row.ends_with("\tmissed")).count();
@@ -169,7 +169,7 @@ fn write_figures(out: &mut String, figures: &str) {
     *out += "</table>\n";
 }
 
-/// Text of a page.
+/// Escapes a text for HTML.
 fn text(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

@@ -14,7 +14,7 @@ impl Model {
         }
         let unit = open.unit.and_then(|unit| self.units.get(unit));
         let is_of_cpu = matches!(open.whom, Whom::Cpu(_) | Whom::NoCpu);
-        // Which number a driver answers is its own affair.
+        // The driver chooses the number of this error, so it is not predicted.
         if unit.is_some_and(|unit| !(if is_of_cpu { unit.cpus } else { unit.tasks })) {
             return Outcome::Nothing;
         }
@@ -31,7 +31,7 @@ impl Model {
         };
         let leader = match open.leader.map(|leader| self.opened(leader)) {
             None => None,
-            // What is no event cannot be named here.
+            // A slot without an event cannot be named as the leader.
             Some(None) => return Outcome::Nothing,
             Some(Some(leader)) if leader.inherited => return Outcome::Nothing,
             Some(Some(leader)) => Some(leader),
@@ -40,7 +40,7 @@ impl Model {
             return Outcome::fails(Errno::NODEV);
         }
         let (context, cpu) = match open.whom {
-            // The driver has set `event->cpu` before perf looks for a context.
+            // The driver sets `event->cpu` before perf looks for a context.
             Whom::Cpu(cpu) => {
                 let cpu = unit.and_then(|unit| unit.home).unwrap_or(cpu);
                 (Context::Cpu(cpu), Some(cpu))
@@ -58,13 +58,13 @@ impl Model {
             let others = self.events.iter().flatten();
             others.filter(|event| exclusive && self.pmu(event.unit) == self.pmu(open.unit))
         };
-        // exclusive_event_init(), before anything is asked of the context.
+        // exclusive_event_init() comes before all checks of the context.
         if others().any(|event| matches!(event.context, Context::Cpu(_)) != is_of_cpu) {
             return Outcome::fails(Errno::BUSY);
         }
         let offline = is_of_cpu && cpu.is_some_and(|cpu| !self.is_online(cpu));
         if offline {
-            // A driver that looks for itself says what it likes.
+            // A driver that checks this itself chooses the error.
             return Outcome::Fails(vec![Errno::NODEV, Errno::INVAL]);
         }
         if let Some(leader) = leader {
@@ -131,7 +131,7 @@ impl Model {
         Outcome::Done
     }
 
-    /// The event is released: the others of its group stand alone.
+    /// Releases the event. The other events of its group have no leader then.
     fn free(&mut self, slot: usize) {
         self.leaves_group(slot);
         if let Some(event) = self.events.get_mut(slot) {
@@ -186,14 +186,14 @@ impl Model {
         let Some(number) = event.buffer else {
             return Outcome::fails(Errno::INVAL);
         };
-        // perf_mmap_aux() counts the mapping of such an event from 0, and warns. Documentation/upstream says so.
+        // perf_mmap_aux() counts the mappings of such an event from 0, and warns: see Documentation/upstream.
         if event.mappings() == 0 {
             return Outcome::Nothing;
         }
         let Some(buffer) = self.buffers.get(number) else {
             return Outcome::Nothing;
         };
-        // `aux_offset` and `aux_size` are in the control page, which is not mapped.
+        // `aux_offset` and `aux_size` are in the control page, which is not mapped any more.
         if buffer.bases == 0 {
             return Outcome::Nothing;
         }
@@ -262,7 +262,7 @@ impl Model {
                 buffer.area = None;
             }
             if buffer.areas + buffer.bases == 0 {
-                // perf_mmap_close() takes the ring from all events that were redirected into it.
+                // perf_mmap_close() detaches the ring from all events that were redirected into it.
                 for event in self.events.iter_mut().flatten() {
                     if event.buffer == number {
                         event.buffer = None;

@@ -25,7 +25,7 @@ impl Model {
         Outcome::Done
     }
 
-    /// The events that a new task gets a copy of.
+    /// The events that a new task inherits.
     pub(super) fn inheritable(&mut self) -> impl Iterator<Item = &mut Event> {
         let is_one =
             |event: &&mut Event| event.inherit && event.attached && event.context == Context::Me;
@@ -96,7 +96,7 @@ impl Model {
         if online {
             return Outcome::Done;
         }
-        // perf_event_exit_cpu_context(): its events leave the context, and never come back.
+        // perf_event_exit_cpu_context(): the events of the CPU leave their context for good.
         for slot in 0..SLOTS {
             let Some(event) = self.event_mut(slot) else {
                 continue;

@@ -32,7 +32,7 @@ fn areas(slot: usize, pages: usize, at: &str) -> String {
     format!(r#"{{"map-aux":{{"slot":{slot},"pages":{pages},"overwrite":false,"at":"{at}"}}}}"#)
 }
 
-/// What comes of the last step of each program.
+/// The outcome of the last step of each program.
 #[test]
 fn outcomes() {
     let cpu = r#"{"cpu":0}"#;
@@ -78,7 +78,7 @@ fn outcomes() {
             ],
             fails(Errno::INVAL),
         ),
-        // The mapping keeps the event that is closed, and its place.
+        // The mapping keeps the closed event, and its place.
         (
             vec![
                 opens(0, cpu),
@@ -102,7 +102,7 @@ fn outcomes() {
             vec![opens(0, cpu), opens(1, other), map(0, 8), redirect.clone()],
             fails(Errno::INVAL),
         ),
-        // Its CPU was off: it is in no list, and leaves its place and its ring to another.
+        // The event's CPU was offline. The event is in no list, so another event can have its place and its ring.
         (
             vec![
                 opens(0, other),
@@ -150,7 +150,7 @@ fn outcomes() {
     }
 }
 
-/// One unit for the machine: where an event is, and which CPU that was opened for is off, is all the same.
+/// One unit for the whole machine: it makes no difference for which CPU an event is opened, and whether that CPU is offline.
 #[test]
 fn a_unit_of_all_cpus() {
     let mut model = model();
@@ -170,8 +170,8 @@ fn a_unit_of_all_cpus() {
     assert_eq!(model.step(&second[0]), Outcome::Fails(vec![Errno::BUSY]));
 }
 
-/// What is copied when the last source stops is not promised while another one runs.
-/// The program does not try a group with two PMUs that trace CPUs only.
+/// Trace that is copied when the last event stops is not required while another event runs. The program does not try a group with two PMUs
+/// that trace CPUs only.
 #[test]
 fn groups_of_units_of_cpus() {
     let mut units = Vec::new();

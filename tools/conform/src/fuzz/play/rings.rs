@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Reads records and trace from the rings, and checks that a ring stays as it is while no event may write into it.
+//! Reads records and trace from the rings, and checks that a ring does not change while no event may write into it.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use crate::records;
 use crate::rig::{self, bytes, patience, pin, work};
 
 impl Play<'_> {
-    /// Reads the records of a ring; how many of them are AUX records.
+    /// Reads the records of a ring. Returns the number of AUX records.
     pub(super) fn drain(&mut self, buffer: usize) -> Result<u64> {
         let data = self.model.data(buffer);
         let Some(base) = self.base(buffer).filter(|_| data > 0) else {
@@ -91,7 +91,7 @@ impl Play<'_> {
         if self.model.area(buffer).is_none_or(|area| area.overwrite) {
             return Ok(());
         }
-        // Records come before the head moves.
+        // The kernel writes records before it moves the head.
         if ring.silent || data == 0 {
             ledger.goes_to(head);
         }
@@ -192,7 +192,7 @@ impl Play<'_> {
             }
             work();
             stretches += 1;
-            // What it then makes visible may fill the area: it stays off.
+            // The trace that becomes visible then may fill the area. So the event stays disabled until that is checked.
             off = !commits && stretches % 20 == 0;
             if off {
                 self.with(slot, Event::disable)??;
@@ -204,16 +204,16 @@ impl Play<'_> {
             );
         };
         let len = self.model.area(buffer).map_or(0, |area| bytes(area.pages));
-        // A unit that stops where a page or a block ends leaves the rest of it.
+        // A unit that stops at the end of a page or a block leaves the rest of the space unused.
         ensure!(
             room <= len / 4,
             "TRUNCATED with room for {room} of {len} bytes"
         );
-        // This is the CPU of the event: the interrupt that switches it off has been taken here.
+        // This thread is on the CPU of the event, so the interrupt that disables the event has been taken.
         Ok(())
     }
 
-    /// Rings that no event may write into have not changed.
+    /// Checks that rings that no event may write into have not changed.
     pub(super) fn still(&mut self) -> Result<()> {
         let buffers: BTreeSet<_> = (0..SLOTS)
             .filter_map(|slot| self.model.buffer(slot))
@@ -253,7 +253,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// Switches all off, and settles the accounts.
+    /// Disables all events, and compares the trace with their counts.
     pub(super) fn ends(&mut self) -> Result<()> {
         for slot in 0..SLOTS {
             if self.model.step(&Op::Disable(slot)) == Outcome::Done {

@@ -5,7 +5,7 @@
 use super::super::fault::Fault;
 use super::*;
 
-/// What goes wrong at CPU 1's unit.
+/// Requests a fault of CPU 1's unit.
 fn fault(bench: &mut Bench, kind: u32, argument: u32) {
     let fault = Fault::new(kind | 1 << 8, argument).unwrap();
     bench.device.fault(fault, &mut bench.ram, &mut bench.raised);
@@ -14,8 +14,7 @@ fn fault(bench: &mut Bench, kind: u32, argument: u32) {
 #[test]
 fn interrupts_go_wrong_once() {
     const ELSEWHERE: u32 = 5;
-    // The fault, what is raised when a region is full, when the reason is cleared, and when what was
-    // kept back comes.
+    // The fault, and the vectors raised when a region is full, when the cause is cleared, and at the release.
     type Vectors = &'static [usize];
     let table: [(u32, [Vectors; 3]); 4] = [
         (1, [&[], &[], &[2]]),
@@ -58,7 +57,7 @@ fn the_last_piece_comes_late() {
     bench.put(1, &[2; 100]);
     assert_eq!((bench.read(GENERATED), bench.read(WRITTEN)), (200, 100));
     bench.write(CTRL, PATTERN & !1);
-    // No unit may start it in the meantime.
+    // The unit cannot be started in the meantime.
     bench.write(CTRL, PATTERN);
     assert_eq!(bench.read(ERROR), 8);
     assert_eq!([STATUS; 2].map(|at| bench.read(at)), [1, 1]);
@@ -72,7 +71,7 @@ fn the_last_piece_comes_late() {
 
 #[test]
 fn dma_goes_wrong_once() {
-    // Where the next entry has other bits, and where it leads to no memory.
+    // An entry with inverted bits, and a write to a page without memory.
     for (kind, argument, bit, address) in [(10, 2, 4, 0x1000), (9, 0x77, 1, 0x4000)] {
         let mut bench = round(0, 0);
         bench.write(CTRL, PATTERN);
@@ -90,7 +89,7 @@ fn dma_goes_wrong_once() {
         bench.put(1, &[1; 100]);
         assert_eq!(bench.read(WRITTEN), 100, "{kind}");
     }
-    // Behind what was written last, whatever the registers say.
+    // The write is behind the last byte written, whatever the registers contain.
     let mut bench = round(0, 0);
     bench.write(CTRL, PATTERN);
     bench.put(1, &[1; 100]);
@@ -153,7 +152,7 @@ fn registers_lie_and_are_lost() {
     fault(&mut bench, 15, 0);
     assert_eq!(bench.read(CTRL), 0);
     assert_eq!(bench.device.faults(), 8);
-    // Nothing that is no fault, or of no unit.
+    // Faults that do not exist, and a fault of a unit that does not exist.
     assert_eq!(Fault::new(17, 0), None);
     assert_eq!(Fault::new(0x1_0004, 0), None);
     let of_nobody = Fault::new(9 << 8 | 4, 0).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What registers say, and take.
+//! Tests of reads and writes of registers.
 
 use super::*;
 use crate::flow::{Range, Wanted};
@@ -136,11 +136,11 @@ fn what_is_traced_stands_in_registers() {
         late: false,
     };
     assert_eq!(bench.device.unit(1).unwrap().instructions(), Some(asked));
-    // It runs when the source has begun.
+    // `RUNNING` is set when the source has begun.
     assert_eq!(bench.read(STATUS), 0);
     bench.device.unit_mut(1).unwrap().runs();
     assert_eq!(bench.read(STATUS), 1);
-    // Locked meanwhile.
+    // The register is locked while the unit is enabled.
     bench.write(CPU + 0x80, 0);
     assert_eq!(bench.read(ERROR), 8);
     bench.write(CTRL, 0);
@@ -188,7 +188,7 @@ fn halves_are_written_together() {
         .read(POSITION + 4, &mut high, &mut bench.ram, &mut bench.raised);
     assert_eq!(u32::from_le_bytes(high), 3);
     assert_eq!(bench.read(ERROR_COUNT), 0);
-    // An upper half without its lower one.
+    // A write to an upper half without its lower half.
     half(&mut bench, POSITION + 4, 9);
     assert_eq!(bench.read(POSITION), 3 << 32 | 7);
     half(&mut bench, TABLE, 0);

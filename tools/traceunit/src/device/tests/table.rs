@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The way of trace through the regions of a table.
+//! Tests of trace in the regions of a table.
 
 use super::*;
 use crate::source::Packets;
@@ -37,7 +37,7 @@ fn a_unit_goes_round_its_table() {
     let mut bench = round(INT, 0);
     bench.write(CTRL, PATTERN);
     assert_eq!(bench.read(STATUS), 1);
-    // Locked while it is enabled.
+    // Registers are locked while the unit is enabled.
     bench.write(TABLE, 0);
     bench.write(CTRL, PATTERN | 0x20);
     assert_eq!(bench.read(ERROR_COUNT), 2);
@@ -56,7 +56,7 @@ fn a_unit_goes_round_its_table() {
     bench.ram.read(0x4000, &mut memory[..4096]).unwrap();
     assert_eq!(memory[..10], bytes[12288..]);
     assert_eq!(memory[10..4096], bytes[10..4096]);
-    // Disabled, it makes nothing.
+    // A disabled unit is not running.
     bench.write(CTRL, PATTERN & !1);
     assert_eq!(bench.read(STATUS), 0);
 }
@@ -72,13 +72,13 @@ fn a_unit_stops_at_the_end_of_a_region() {
     assert_eq!(bench.read(POSITION), 4096);
     assert_eq!(bench.read(GENERATED), 5060);
     assert_eq!((bench.read(WRITTEN), bench.read(DROPPED)), (4096, 964));
-    // Enabled again it is still there, and nothing is wrong.
+    // A unit that is enabled again stays at the end of the region, without an error.
     bench.write(CTRL, PATTERN & !1);
     bench.write(CTRL, PATTERN);
     bench.put(1, &[2; 60]);
     assert_eq!((bench.read(STATUS), bench.read(ERROR)), (2, 0));
     assert_eq!((bench.read(WRITTEN), bench.read(DROPPED)), (4096, 1024));
-    // Without the mark it goes on behind the region.
+    // Without `STOP` the unit continues in the next region.
     bench.ram.entry(0x1000, 0x4000);
     bench.write(CTRL, PATTERN & !1);
     bench.write(IRQ_STATUS, 1);
@@ -133,7 +133,7 @@ fn a_unit_fails_at_what_it_may_not_do() {
     }
 }
 
-/// Where the bytes of a ring lie: region by region, as it was put together.
+/// The expected content of memory: the bytes are stored region by region.
 fn oracle(regions: &[(u64, u64)], stop: usize, from: u64, bytes: &[u8]) -> BTreeMap<u64, u8> {
     let places: Vec<u64> = regions
         .iter()
@@ -150,7 +150,7 @@ fn oracle(regions: &[(u64, u64)], stop: usize, from: u64, bytes: &[u8]) -> BTree
 }
 
 proptest! {
-    /// Each byte lies where the table says, and nothing else changes.
+    /// Each byte is stored at the address that the table gives, and no other memory changes.
     #[test]
     fn bytes_lie_where_the_table_says(
         shifts in proptest::collection::vec(0u32..3, 1..6),
@@ -194,8 +194,7 @@ proptest! {
         }
     }
 
-    /// Whatever is written to the registers and the table, the device stays within what is mapped, and
-    /// counts what it made.
+    /// With any values in the registers and the table, the device writes only to mapped memory, and counts its trace.
     #[test]
     fn garbage_does_no_harm(
         writes in proptest::collection::vec((0u64..0x3100, any::<u64>(), 0usize..9, any::<bool>()), 0..60),
@@ -204,7 +203,7 @@ proptest! {
     ) {
         let mut bench = round(INT, INT);
         for (n, entry) in (0u64..).zip(&table) {
-            // Entries that are almost right.
+            // Every third entry is almost valid.
             let entry = if n % 3 == 0 { entry & 0xffd7 } else { *entry };
             bench.ram.entry(0x2000 + n * 8, entry);
         }

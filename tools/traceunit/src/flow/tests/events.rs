@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Interrupts and exceptions, and whether interrupts are enabled.
+//! Interrupts and exceptions, and the interrupt flag.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn events_are_told_when_their_handler_begins() {
     let handler = "TIP ffffffff81009000";
     let end = ["FUP ffffffff81009000", "PGD"];
     let table: &[(&[Event], &[&str])] = &[
-        // `cli` in the middle, and one that was enabled where no block begins.
+        // `cli` in the middle of a block. Interrupts are enabled where no block begins.
         (
             &[
                 Enabled(true),
@@ -82,7 +82,7 @@ fn events_are_told_when_their_handler_begins() {
                 end[1],
             ],
         ),
-        // To a program, which is not traced, and from there.
+        // A change to a program, which is not traced, and back.
         (
             &[
                 Enabled(false),
@@ -106,7 +106,7 @@ fn events_are_told_when_their_handler_begins() {
                 end[1],
             ],
         ),
-        // Its handler has not begun.
+        // The handler of the exception has not begun.
         (
             &[Enabled(false), B(KERNEL, NOP), Exception(KERNEL, HANDLER)],
             &[begin, "FUP ffffffff81000000", handler, end[0], end[1]],
@@ -121,7 +121,7 @@ fn events_are_told_when_their_handler_begins() {
         found.retain(|packet| !packet.starts_with("PIP"));
         assert_eq!(&found, want, "{number}");
     }
-    // A program's: what takes it away is not traced.
+    // The trace of a program. The handlers that interrupt it are not traced.
     let events = [
         Enabled(true),
         B(USER, NOP),

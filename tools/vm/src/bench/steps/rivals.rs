@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! valgrind and QEMU's emulator of single programs, for the guest.
+//! valgrind and QEMU's user-mode emulator, for the guest.
 //!
-//! They come from the archive into the cache, not into the build root: valgrind brings debug files of the C library with it, which other
-//! tests would see. What they need besides themselves is for programs that are dynamically linked.
+//! They are in the cache, not in the build root: valgrind brings debug files of the C library with it, which other tests would see. Their
+//! other dependencies are needed only for dynamically linked programs.
 
 use crate::archive::{mirror, Archive};
 use crate::cache::{hash, Cache};
@@ -13,22 +13,22 @@ use crate::step::{Log, Progress};
 use std::fs;
 use std::path::PathBuf;
 
-/// That of the build root.
+/// The suite that the build root is made from.
 const SUITE: &str = "trixie";
 const PACKAGES: [&str; 2] = ["valgrind", "qemu-user"];
 
-/// What is used of them: valgrind starts its tools from a folder.
+/// The files that are used. valgrind starts its tools from the folder [`TOOLS`].
 const VALGRIND: &str = "usr/bin/valgrind.bin";
 const TOOLS: &str = "usr/libexec/valgrind";
 const NONE: &str = "usr/libexec/valgrind/none-amd64-linux";
 const LACKEY: &str = "usr/libexec/valgrind/lackey-amd64-linux";
 const QEMU: &str = "usr/bin/qemu-x86_64";
 
-/// Gives them to a guest that has a program with the C library.
+/// Adds both to a guest, which must already have a program with the C library.
 ///
 /// # Errors
 ///
-/// When the archive has not got them, or cannot be reached.
+/// When the archive lacks them, or cannot be reached.
 pub(super) fn give<'a>(cache: &Cache, guest: Guest<'a>) -> Result<Guest<'a>> {
     let dir = fetch(cache)?;
     guest
@@ -39,7 +39,7 @@ pub(super) fn give<'a>(cache: &Cache, guest: Guest<'a>) -> Result<Guest<'a>> {
         .map(|guest| guest.variable("VALGRIND_LIB", &dir.join(TOOLS).to_string_lossy()))
 }
 
-/// Fetches the packages, and keeps in the cache what is used of them.
+/// Fetches the packages, and keeps only the files that are used in the cache.
 fn fetch(cache: &Cache) -> Result<PathBuf> {
     let mirror = mirror()?;
     let parts = [mirror.as_str(), SUITE, "1"].into_iter().chain(PACKAGES);

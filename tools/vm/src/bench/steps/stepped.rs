@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Which instructions of a program `soft_pt` single-steps, as iced-x86 names them.
+//! The instructions of a program that `soft_pt` single-steps, with the names that iced-x86 gives them.
 
 use iced_x86::{Decoder, DecoderOptions, Register};
 use std::collections::BTreeMap;
 
-/// Why, by the numbers of the tracepoint `rust_stepping_step`.
+/// The reasons for a single step, in the order of their numbers in the tracepoint `rust_stepping_step`.
 const REASONS: [&str; 6] = ["first", "left", "limit", "refused", "state", "off"];
 
-/// So many kinds are listed.
+/// How many kinds of steps are listed at most.
 const MOST: usize = 10;
 
-/// Steps, and what the event counts for them.
+/// A number of single steps, and the number of instructions that the event counts for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Number {
     steps: u64,
     instructions: u64,
 }
 
-/// What was stepped of a program, and how much was interpreted.
+/// The single steps of a program, and how many of its instructions were interpreted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stepped {
     pub(super) name: String,
     pub(super) counted: u64,
     pub(super) interpreted: u64,
-    /// By instruction and reason, most steps first.
+    /// The steps by instruction and reason, the most frequent first.
     kinds: Vec<((String, &'static str), Number)>,
 }
 
 impl Stepped {
-    /// From the file that the guest has written.
+    /// Parses the file that the guest has written. [`None`] if its sum does not match the counts.
     pub(super) fn parse(name: &str, counted: u64, interpreted: u64, file: &str) -> Option<Self> {
         let mut kinds = BTreeMap::<_, Number>::new();
         for line in file.lines() {
@@ -51,7 +51,7 @@ impl Stepped {
         })
     }
 
-    /// What was interpreted, in hundredths of a percent, rounded down.
+    /// The share of interpreted instructions in hundredths of a percent, rounded down.
     pub(super) fn share(&self) -> u64 {
         self.interpreted * 10_000 / self.counted
     }
@@ -90,7 +90,7 @@ impl Stepped {
     }
 }
 
-/// The bytes that these digits are.
+/// Parses hexadecimal digits.
 fn bytes(text: &str) -> Option<Vec<u8>> {
     let pairs = (0..text.len()).step_by(2);
     pairs
@@ -98,7 +98,7 @@ fn bytes(text: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-/// The name of the first instruction in the text, with the prefixes that have the interpreter leave it.
+/// The name of the first instruction in `text`, with the prefixes because of which the interpreter may refuse it.
 fn mnemonic(text: &[u8]) -> String {
     let insn = Decoder::new(64, text, DecoderOptions::NONE).decode();
     if insn.is_invalid() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What comes of KTAP that is right, and of KTAP that is not.
+//! Tests of the parser and the writer, with valid and with broken KTAP.
 
 use super::*;
 use proptest::prelude::*;

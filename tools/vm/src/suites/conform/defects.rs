@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The defects of `c_broken.ko`, one at a time by its parameter `defect`, and what finds them.
+//! The defects of `c_broken.ko`, and the cases that find them. The parameter `defect` enables one at a time.
 
 use crate::results::ktap::{self, Status};
 
 /// A defect, and a case that must find it.
 pub struct Defect {
-    /// As `C_DEFECT()` has it.
+    /// The name in `C_DEFECT()`.
     pub name: &'static str,
     /// The case that must fail.
     pub case: &'static str,
-    /// What its reason must have in it.
+    /// A part of the reason with which the case must fail.
     pub says: &'static str,
 }
 
@@ -18,7 +18,7 @@ const fn defect(name: &'static str, case: &'static str, says: &'static str) -> D
     Defect { name, case, says }
 }
 
-/// Those after which the kernel is as before.
+/// The defects that leave no trace in the kernel.
 pub const DEFECTS: [Defect; 24] = [
     defect(
         "never_truncated",
@@ -142,7 +142,7 @@ pub const DEFECTS: [Defect; 24] = [
     ),
 ];
 
-/// Those that leave something open in the kernel: each has a guest of its own.
+/// The defects that leave something open in the kernel. Each has its own guest.
 pub const LASTING: [Defect; 4] = [
     defect(
         "stop_begins_again",
@@ -166,7 +166,7 @@ pub const LASTING: [Defect; 4] = [
     ),
 ];
 
-/// Those that random programs find within a few hundred steps.
+/// The defects that random programs find within a few hundred steps.
 pub const FOUND_BY_PROGRAMS: [&str; 16] = [
     "never_truncated",
     "truncated_with_room",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The lines of the kernel that the cases of `conform` name.
+//! Checks the lines of the kernel's source that the cases of `conform` refer to.
 
 use crate::error::{OnFile, Result};
 use crate::kernel::{Kernel, Kind};
@@ -10,10 +10,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The kernel whose lines they are.
+/// The version of the kernel that the line numbers refer to.
 const RULES_OF: &str = "7.3.4";
 
-/// Whether each rule is at its line of the kernel that it is named for.
+/// Checks that the text of each rule is at the stated line of the kernel's source.
 ///
 /// # Errors
 ///
@@ -58,7 +58,7 @@ pub fn check(kernel: &Kernel, conform: &Path) -> Result<Case> {
     Ok(Case::suite("rules", vec![Case::judged("lines", verdict)]))
 }
 
-/// Whether `FILE:LINE: TEXT` is so.
+/// Whether the rule `FILE:LINE: TEXT` is right: the line contains the text.
 fn is_at_its_line(rule: &str, sources: &BTreeMap<&str, String>) -> bool {
     let mut parts = rule.splitn(3, ':');
     let (Some(file), Some(line), Some(text)) = (parts.next(), parts.next(), parts.next()) else {
@@ -73,7 +73,7 @@ fn is_at_its_line(rule: &str, sources: &BTreeMap<&str, String>) -> bool {
     found.is_some_and(|found| found.contains(text.trim_start()))
 }
 
-/// The version that a kernel's Makefile has.
+/// The version in a kernel's Makefile.
 fn version(makefile: &str) -> String {
     let number = |name: &str| {
         let lines = makefile.lines();

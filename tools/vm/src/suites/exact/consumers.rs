@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What other programs make of a unit's trace: gdb, which records a program that crashes and goes back in it; and a core dump, with the
-//! trace that led to it.
+//! Other uses of a unit's trace. gdb records a program that crashes, and steps back in the recording. A core dump comes with the trace that
+//! leads to the crash.
 //!
-//! The program is `crashes`. What is right is the log of `steptrace`, and the address of the program's symbol `faulting`.
+//! The program is `crashes`. Results are compared with the log of `steptrace`, and with the address of the program's symbol `faulting`.
 
 use super::matrix::executed::{Ends, Executed as Stepped};
 use super::programs;
@@ -31,7 +31,7 @@ const PROGRAM: &str = "crashes";
 /// A unit that traces the program.
 struct Unit {
     name: &'static str,
-    /// What the names of its cases begin with.
+    /// The prefix of the names of its cases.
     prefix: &'static str,
     devices: Devices,
     loads: &'static str,
@@ -52,13 +52,13 @@ const UNITS: [Unit; 2] = [
     },
 ];
 
-/// Until a file is there: the kernel does not wait for the program that it gives a core.
+/// Waits for a file, as the kernel does not wait for the program to which it pipes a core.
 const WAIT: &str = "for i in $(seq 100); do [ -s";
 
-/// How many steps gdb goes, back from the end and on from the beginning.
+/// How many steps gdb makes, back from the end and forward from the beginning.
 const STEPS: usize = 300;
 
-/// What the program executed, and where it crashed.
+/// The addresses of all instructions that the program executed, of `main`, and of the instruction that crashes.
 struct Executed {
     ips: Vec<u64>,
     main: u64,
@@ -99,7 +99,7 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     Ok(suite)
 }
 
-/// Has gdb record the program in a guest, and auxrec until the kernel dumps its core.
+/// Records the program in a guest: with gdb, and with auxrec until the kernel dumps the core.
 fn record(
     cache: &Cache,
     dir: &Path,
@@ -110,7 +110,7 @@ fn record(
 ) -> Result<Outcome> {
     let built = modules::build(cache, kernel, Mode::Plain)?;
     let mut guest = Guest::new(kernel, &built.files)?
-        // perf has no text of another kernel's vDSO.
+        // No vDSO: perf here does not have the code of the guest kernel's vDSO.
         .append("vdso=0 vdso32=0 kunit.enable=0")
         .timeout(Duration::from_secs(900))
         .more_memory(256)
@@ -149,7 +149,7 @@ exit 0",
     guest.run(cache, &dir, &command, |_| {})
 }
 
-/// Lines of gdb's, each with what it says in front: so they are found.
+/// The commands for gdb. A word before each address that is printed identifies it.
 fn gdb_commands() -> String {
     let mut commands = "set pagination off
 set confirm off
@@ -171,7 +171,7 @@ record instruction-history 1
         ("back", "record goto end", "reverse-stepi"),
         ("on", "record goto begin", "stepi"),
     ] {
-        // A line of its own in front: gdb says where it is.
+        // Begins a new line, as gdb prints its position before.
         let _ = write!(
             commands,
             "{first}
@@ -187,7 +187,7 @@ end
     commands + "record goto end\nreverse-continue\nprintf \"\\nbegin %#lx\\n\", $pc\n"
 }
 
-/// By the independent log, and by the file.
+/// Takes the instructions from the log of `steptrace`, and the symbols from the program's file.
 fn executed(dir: &Path, steptrace: &Path, program: &Path) -> Result<Executed> {
     let stepped = Stepped::stepped(dir, steptrace, program, Ends::Killed)?;
     let ips = stepped.first().iter().map(|step| step.ip).collect();
@@ -208,11 +208,11 @@ fn executed(dir: &Path, steptrace: &Path, program: &Path) -> Result<Executed> {
 }
 
 impl Executed {
-    /// What gdb has to go back in: it begins in front of `main`, and is in front of the instruction that crashes.
+    /// The instructions that gdb records: it begins before `main`, and stops before the instruction that crashes.
     fn by_gdb(&self) -> &[u64] {
         let first = self.ips.iter().position(|ip| *ip == self.main);
         let ips = first.and_then(|at| self.ips.get(at..)).unwrap_or_default();
-        // The log has a step into the crash, as that is reported like others.
+        // The last step in the log is the one that crashes, as ptrace reports it like others.
         ips.strip_suffix(&[self.faulting]).unwrap_or(ips)
     }
 }
@@ -232,7 +232,7 @@ fn named(said: &str, name: &str) -> Vec<u64> {
     said.lines().filter_map(line).collect()
 }
 
-/// Lines `NUMBER  ADDRESS <PLACE>: INSTRUCTION`, numbered from 1 on. A gap has another form: the number is missing.
+/// The addresses of the lines `NUMBER  ADDRESS <PLACE>: INSTRUCTION`, numbered from 1 on. The line of a gap has no number.
 fn shown_history(said: &str) -> Vec<u64> {
     let mut ips = Vec::new();
     for line in said.lines() {
@@ -245,7 +245,7 @@ fn shown_history(said: &str) -> Vec<u64> {
     ips
 }
 
-/// gdb shows all instructions in order. It is at the last one, which it does not count as executed.
+/// gdb must show all instructions in order. It does not show the one at which it is, as that has not been executed.
 fn history(outcome: &Outcome, executed: &Executed) -> Result<Verdict> {
     let said = said(outcome)?;
     Ok(right_history(&said, executed))
@@ -259,7 +259,7 @@ fn right_history(said: &str, executed: &Executed) -> Verdict {
     same("instructions", &shown, executed.by_gdb())
 }
 
-/// Steps back from the crash, steps on from the beginning, and all the way back.
+/// Checks gdb's steps back from the crash, its steps forward from the beginning, and one command that runs back to the beginning.
 fn steps(outcome: &Outcome, executed: &Executed) -> Result<Verdict> {
     let said = said(outcome)?;
     Ok(right_steps(&said, executed))
@@ -300,7 +300,7 @@ fn cores(files: &Path) -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// It is kept, and the kernel's log says that no trace is.
+/// Without a recorder, the core must be kept, and the kernel's log must report that there is no trace.
 fn alone(outcome: &Outcome) -> Result<Verdict> {
     let files = outcome.files.join("alone");
     let cores = cores(&files)?;
@@ -312,7 +312,7 @@ fn alone(outcome: &Outcome) -> Result<Verdict> {
     })
 }
 
-/// The core says where the program is; the trace beside it ends there, and shows what led there.
+/// The core must have the address of the crash. The trace must end there, and must show all instructions up to the crash.
 fn core(dir: &Path, files: &Path, program: &Path, executed: &Executed) -> Result<Verdict> {
     let cores = cores(files)?;
     let [core] = cores.as_slice() else {
@@ -340,7 +340,7 @@ fn right_core(at: &str, shown: &[u64], branches: &str, executed: &Executed) -> V
     if named(at, "crashed") != [executed.faulting] {
         return Err(format!("the core is somewhere else: {at}"));
     }
-    // The one that faults has not been executed: the trace ends there.
+    // The instruction that faults has not been executed: the trace ends before it.
     let ips = executed
         .ips
         .strip_suffix(&[executed.faulting])

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether stock perf shows of the trace unit's trace what each CPU executed, the kernel's code and that of programs.
+//! Checks that stock perf decodes from the trace unit's trace the instructions that each CPU executed, of the kernel and of programs.
 //!
-//! In the guest stock perf records with `trace_unit` under the name `intel_pt`; outside, the same perf decodes. The plugin that is the
-//! device logs each instruction while the unit traces.
+//! In the guest, stock perf records with `trace_unit` under the name `intel_pt`. Outside, the same perf decodes. The plugin that implements
+//! the device logs each instruction while the unit traces.
 
 use super::{both, end, follow, programs, Decoder};
 use crate::cache::{self, Cache};
@@ -30,25 +30,25 @@ mod steps;
 
 /// The case's name.
 pub(super) const NAME: &str = "kernel and programs";
-/// The part that two CPUs record. The name of the part in which code changes contains it.
+/// The part that records two CPUs. The name of the part with code changes contains this name.
 const TWO_CPUS: &str = "two CPUs";
 
-/// What a CPU executed, an instruction a line.
+/// The log of a CPU's instructions, one a line.
 struct Executed {
     cpu: usize,
     log: PathBuf,
     lines: Lines<BufReader<File>>,
-    /// How many lines were shown.
+    /// How many of the lines perf has shown.
     shown: u64,
 }
 
-/// The names of its parts.
+/// The names of the parts of this suite.
 pub(super) fn parts() -> impl Iterator<Item = &'static str> {
     let machines = MACHINES.iter().map(|machine| machine.name);
     machines.chain([steps::NAME])
 }
 
-/// `asked`: whether a part is to run.
+/// Runs the parts for whose names `asked` returns true.
 pub(super) fn run(
     cache: &Cache,
     dir: &Path,
@@ -63,13 +63,13 @@ pub(super) fn run(
         cases.collect::<Result<Vec<_>>>()
     };
     let steps = asked(steps::NAME);
-    // Both need them, and are not to make them at the same time.
+    // Both guests that run in parallel need these builds, and must not make them at the same time.
     modules::build(cache, kernel, Mode::Plain)?;
     tools::build(cache)?;
     programs(cache)?;
     plugin::build(cache, "traceunit")?;
     let mut cases = each(large)?;
-    // A guest with one CPU leaves time to another one.
+    // A guest with one CPU leaves time for another guest.
     let (small, steps) = both(
         || each(small),
         || steps.then(|| steps::run(cache, dir, kernel)).transpose(),
@@ -123,14 +123,14 @@ fn on(cache: &Cache, dir: &Path, kernel: &Kernel, machine: &Machine) -> Result<C
         }
     }
     progress.end(&format!("{} instructions", total(&executed)));
-    // They are large.
+    // The logs are large.
     for Executed { log, .. } in executed {
         let _ = fs::remove_file(log);
     }
     Ok(Case::suite(name, cases))
 }
 
-/// Records in a guest, which logs to `prefix`.
+/// Makes the recordings in a guest. The trace unit logs into files whose paths begin with `prefix`.
 fn recorded(
     cache: &Cache,
     dir: &Path,
@@ -151,7 +151,7 @@ fn recorded(
         .devices(Devices::TraceUnit)
         .logged(prefix)
         .installed(Path::new("/usr/bin/perf"))?;
-    // perf reads their code where they were in the guest.
+    // perf reads the programs' code here, under the paths that they have in the guest.
     let programs = programs(cache)?;
     for program in programs.iter().filter(|path| machine.has(path)) {
         guest = guest.installed(program)?;
@@ -170,7 +170,7 @@ fn recorded(
     guest.run(cache, &dir.join("guest"), &command, |_| {})
 }
 
-/// How many instructions were shown of all CPUs.
+/// How many instructions of all CPUs perf has shown.
 fn total(executed: &[Executed]) -> u64 {
     executed.iter().map(|executed| executed.shown).sum()
 }
@@ -187,7 +187,7 @@ impl Executed {
         })
     }
 
-    /// Compares what perf shows of a recording with what was executed: how many instructions.
+    /// Compares the instructions that perf shows of a recording with those that were executed. Returns their number.
     fn takes(&mut self, recording: &Path) -> Result<std::result::Result<u64, String>> {
         let cpu = self.cpu;
         let same = follow(shown(recording, cpu)?, &mut self.lines);
@@ -227,7 +227,7 @@ fn compared(files: &Path, recording: &Recording, executed: &mut [Executed]) -> R
     })
 }
 
-/// What perf and the work said in the guest, and perf says here, where a recording has no trace.
+/// The output of perf and of the work in the guest, and the errors of perf here, for a recording without trace.
 fn said(files: &Path, recording: &Recording) -> Result<String> {
     let there = fs::read_to_string(files.join(recording.said())).unwrap_or_default();
     let mut perf = perf_script(&files.join(recording.file()));
@@ -243,7 +243,7 @@ fn said(files: &Path, recording: &Recording) -> Result<String> {
     ))
 }
 
-/// Gives a recording the copy of the kernel's code that is in another one.
+/// Replaces a recording's copy of the kernel's code by that of another recording.
 fn replace_kcore(recording: &Path, other: &Path) -> Result<()> {
     let [old, new] = [recording, other].map(|path| path.join("kcore_dir"));
     cache::remove(&old)?;

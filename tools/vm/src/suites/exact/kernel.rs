@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether libipt shows of the trace unit's packets what a guest's kernel executed.
+//! Checks that libipt decodes from the trace unit's packets the instructions that a guest's kernel executed.
 //!
-//! The unit is a plugin of QEMU's, `tools/traceunit`, which also logs each instruction that the guest executes. From the first program
-//! on, kernel code only: the kernel has then patched itself, and each address has one instruction.
+//! The unit is a QEMU plugin, `tools/traceunit`, which also logs each executed instruction. It traces only kernel code, and only from the
+//! first program on: by then the kernel has patched itself, and the code at an address does not change any more.
 
 use super::{end, follow, Decoder};
 use crate::cache::Cache;
@@ -22,7 +22,7 @@ use std::time::Duration;
 /// The case's name.
 pub(super) const NAME: &str = "kernel code";
 
-/// What the guest does.
+/// The guest's command.
 const WORK: &str = "head -c 100000 /dev/urandom | md5sum; ls /proc/self/fd; (sleep 1 & wait)";
 
 pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
@@ -62,14 +62,14 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
         Err(why) => Case::fail(NAME, &why),
     };
     progress.end(case.log.first().unwrap_or(&case.reason));
-    // Some hundred MiB.
+    // These files have some hundred MiB.
     for what in ["cpu0.pt", "cpu0.log"] {
         let _ = fs::remove_file(prefix.with_extension(what));
     }
     Ok(case)
 }
 
-/// Builds what walks along a trace with libipt.
+/// Builds `ptwalk`, which decodes a trace with libipt.
 pub(super) fn walker(cache: &Cache, dir: &Path) -> Result<PathBuf> {
     let walker = dir.join("ptwalk");
     let log = Log::create(&dir.join("ptwalk.log"))?;
@@ -80,7 +80,7 @@ pub(super) fn walker(cache: &Cache, dir: &Path) -> Result<PathBuf> {
     Ok(walker)
 }
 
-/// What libipt shows of a trace. The parts tell what of which file is at which address.
+/// Decodes a trace with libipt. Each of `parts` has a file, a range in it, and the address of that code.
 pub(super) fn walk(
     walker: &Path,
     trace: &Path,
@@ -90,7 +90,7 @@ pub(super) fn walk(
     Decoder::start(walk.arg(trace).args(parts))
 }
 
-/// How many instructions libipt shows, which are all of the others; or where that is not so.
+/// Compares the instructions that libipt shows with those that were executed. Returns their number, or the first difference.
 pub(super) fn compare(
     shown: impl Iterator<Item = io::Result<String>>,
     mut executed: impl Iterator<Item = io::Result<String>>,

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether what stock perf offers for Intel PT is right on our units: a table of uses of perf, each on a recording, and each with what is
-//! right by an independent log.
+//! Checks that stock perf's features for Intel PT give correct results for our units. A table has uses of perf, each on a recording. The
+//! output of each is compared with an independent log.
 //!
-//! In a guest programs are recorded by `soft_pt`; outside they are stepped by `steptrace`. In another one, whose clock counts instructions,
-//! the trace unit records the kernel, and logs what it traces. Each row runs perf on one of the recordings.
+//! In one guest, `soft_pt` records programs. Outside, `steptrace` steps them. In a second guest, whose clock counts instructions, the trace
+//! unit records the kernel and programs, and logs the instructions that it traces. Each row of the table runs perf on one recording.
 //!
-//! - [`recordings`]: what is recorded.
+//! - [`recordings`]: the recordings.
 //! - [`rows`]: the table.
-//! - [`executed`]: what was executed, by the log.
-//! - [`trail`]: the packets, along the log.
-//! - [`spans`]: what `auxview export` writes of it.
-//! - [`viewers`]: what viewers show of that.
-//! - The others: what is right, by that.
+//! - [`executed`]: the instructions that were executed, from the log.
+//! - [`trail`]: the packets, compared with the log.
+//! - [`spans`]: the output of `auxview export`.
+//! - [`viewers`]: what viewers show of this output.
+//! - The other modules compare perf's output with the log.
 
 use super::device::shown;
 use super::{both, by_two, programs};
@@ -52,17 +52,17 @@ pub(crate) mod viewers;
 /// The case's name.
 pub(super) const NAME: &str = "decoder matrix";
 
-/// A row that takes longer has perf in an endless loop, in seconds.
+/// The time limit of a row, in seconds. Only an endless loop in perf takes longer.
 const LONGEST: &str = "120";
 
-/// What was recorded.
+/// The recordings, and the instructions that were executed.
 struct Recorded {
     files: PathBuf,
     files_of_unit: PathBuf,
     programs: PathBuf,
-    /// What else commands may name: the recorder, what QEMU has logged of interrupts and exceptions, scripts.
+    /// Variables for the commands of rows: the paths of the recorder, of QEMU's log of interrupts and exceptions, and of scripts.
     environment: Vec<(&'static str, PathBuf)>,
-    /// By program.
+    /// What each program executed.
     executed: HashMap<&'static str, Executed>,
 }
 
@@ -78,7 +78,7 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     let progress = Progress::begin(&format!("exact: {NAME} on {}", kernel.kind));
     let dir = dir.join("exact-matrix");
     let prefix = dir.join("unit");
-    // Both guests need them, and are not to make them at the same time.
+    // Both guests need these builds, and must not make them at the same time.
     let built = modules::build(cache, kernel, Mode::Plain)?;
     programs(cache)?;
     let (unit, outcome) = both(
@@ -114,7 +114,7 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     Ok(suite)
 }
 
-/// What each program executes, by steps.
+/// Steps each program, and returns what it executes.
 fn steps(
     cache: &Cache,
     dir: &Path,
@@ -139,7 +139,7 @@ fn record(
     all: &[&Recording],
 ) -> Result<Outcome> {
     let mut guest = Guest::new(kernel, modules)?
-        // perf has no text of another kernel's vDSO.
+        // No vDSO: perf here does not have the code of the guest kernel's vDSO.
         .append("vdso=0 vdso32=0")
         .timeout(Duration::from_secs(900))
         .intel()
@@ -158,7 +158,7 @@ fn record(
     guest.run(cache, &dir.join("guest"), &command, |_| {})
 }
 
-/// Records by the trace unit, in a guest whose clock counts instructions.
+/// Records with the trace unit, in a guest whose clock counts instructions.
 fn record_by_unit(
     cache: &Cache,
     dir: &Path,
@@ -209,8 +209,8 @@ impl Recorded {
     }
 }
 
-/// What the unit has logged of each recording: as many instructions as perf shows of it. Whether they are the same, is for the rows. Of a
-/// program that was stepped they must be its steps.
+/// Divides the unit's log among the recordings: each gets as many instructions as perf shows of it. The rows compare these. If the program
+/// was also stepped, its instructions must be its steps.
 fn by_unit(
     files: &Path,
     prefix: &Path,
@@ -260,7 +260,7 @@ fn judged(dir: &Path, recorded: &Recorded, rows: &[Row]) -> Result<Vec<Case>> {
     })
 }
 
-/// Runs a row in a folder of its own.
+/// Runs a row in its own folder.
 fn judge(place: &Path, recorded: &Recorded, row: &Row) -> Result<Case> {
     crate::cache::remove(place)?;
     fs::create_dir_all(place).on("make", place)?;

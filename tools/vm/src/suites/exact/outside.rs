@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether stock perf shows of a whole guest what it executed, from the kernel's first instruction on: recorded from outside, while the
-//! kernel patches its code.
+//! Checks that stock perf shows all instructions of a whole guest, from the kernel's first one on. The guest is recorded from outside,
+//! while its kernel patches its code.
 //!
-//! The first instructions of each of two CPUs are compared with the log, one by one. In the rest perf has to find no error, and the
-//! programs' names, which `auxrec` has recorded in the guest. With the guest as a virtual machine of a host perf knows no changes of
-//! code: there the trace has errors until `auxrec` begins to record in the guest, and none behind it.
+//! The first instructions of each of two CPUs are compared with the log, one by one. In the rest, perf must find no error, and must show
+//! the names of programs, which `auxrec` has recorded in the guest. In another recording, the guest is a virtual machine of a host. There
+//! perf does not support code changes: it finds errors until `auxrec` begins to record in the guest, but none after that.
 
 use super::{both, end, follow};
 use crate::cache::Cache;
@@ -24,19 +24,19 @@ use std::time::Duration;
 /// The case's name.
 pub(super) const NAME: &str = "a whole guest";
 
-/// How many instructions of each CPU are compared: of CPU 0 some millions behind the first that the kernel has patched.
+/// How many instructions of each CPU are compared. On CPU 0, some millions of them follow the first one that the kernel has patched.
 const COMPARED: u64 = 60_000_000;
 
-/// How many a CPU has executed at least: the second begins later, and has less to do.
+/// How many instructions each CPU must have executed at least. The second CPU begins later, and has less to do.
 const LEAST: u64 = 1_000_000;
 
-/// What the guest does: a built-in command and a program, which reads much from the kernel.
+/// The guest's command. It reads much from the kernel.
 const WORK: &str = "cd /sys/kernel/slab; ls -l; ls -l; md5sum /bin/busybox";
 
-/// The name of a program in it.
+/// The name of a program in [`WORK`].
 const PROGRAM: &str = "ls";
 
-/// What each CPU executes at first: before any code is patched, and then.
+/// Two functions that each CPU must execute, in this order: one before any code is patched, and one later.
 const SYMBOLS: [[&str; 2]; 2] = [
     ["common_startup_64", "start_kernel"],
     ["common_startup_64", "start_secondary"],
@@ -80,7 +80,7 @@ pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     Ok(Case::suite(NAME, cases))
 }
 
-/// What perf shows, line by line.
+/// Runs `perf script`, and passes its output to `read`, line by line.
 fn shown<T>(
     data: &Path,
     options: &[&str],
@@ -102,7 +102,7 @@ fn shown<T>(
         Some(lines) => read(lines),
         None => read(&mut io::empty().lines()),
     };
-    // It may have more to say.
+    // perf may still have output.
     let _ = perf.kill();
     let _ = perf.wait();
     Ok(found)
@@ -140,7 +140,7 @@ fn compared(recorded: &Recorded, cpu: usize) -> Result<std::result::Result<Strin
     }))
 }
 
-/// The clock of a guest with one CPU counts instructions.
+/// Checks cycles in a guest with one CPU, whose clock counts instructions.
 fn on_one_cpu(
     cache: &Cache,
     dir: &Path,
@@ -166,12 +166,12 @@ fn on_one_cpu(
     cycles(&recorded.data)
 }
 
-/// How many branches are looked at for cycles.
+/// How many branches are checked for cycles.
 const BRANCHES: usize = 1_000_000;
 
-/// perf counts the instructions that it shows, and the cycles of `CYC` packets, which stand in front of
-/// six branches: at a return, which has a packet of its own, there must be as many of both since the return before. Cycles may be more
-/// where an instruction repeats itself, which perf shows once.
+/// Compares perf's counts of instructions and of cycles. The cycles come from `CYC` packets, of which there is one for up to six branches.
+/// A return has its own packet. So from one return to the next, there must be as many cycles as instructions. There may be more cycles if
+/// an instruction repeats itself, which perf shows once.
 fn cycles(data: &Path) -> Result<std::result::Result<String, String>> {
     let options = ["--itrace=b", "-F", "ip,ipc,flags"];
     shown(data, &options, |lines| {
@@ -186,7 +186,7 @@ fn cycles(data: &Path) -> Result<std::result::Result<String, String>> {
                 continue;
             }
             returns += 1;
-            // The first cycles are those of the first packet.
+            // The first return is not compared: its cycles are those since the first packet.
             if returns > 1 && ahead > last {
                 return Err(format!(
                     "there are {} more instructions than cycles since the return before: {line}",
@@ -208,7 +208,7 @@ fn cycles(data: &Path) -> Result<std::result::Result<String, String>> {
     })
 }
 
-/// The instructions and cycles of a line, as in "return ffffffff81163d57  IPC: 0.75 (18/24)".
+/// The instructions and cycles in a line such as "return ffffffff81163d57  IPC: 0.75 (18/24)".
 fn counted(line: &str) -> Option<(u64, u64)> {
     let (_, counts) = line.split_once("IPC:")?;
     let (_, counts) = counts.split_once('(')?;
@@ -216,7 +216,7 @@ fn counted(line: &str) -> Option<(u64, u64)> {
     Some((instructions.parse().ok()?, cycles.parse().ok()?))
 }
 
-/// perf decodes all of the trace, and knows who runs.
+/// perf must decode the whole trace without an error, and must show the name of the program that runs.
 fn whole(data: &Path) -> Result<std::result::Result<String, String>> {
     let options = ["--itrace=i10000ie", "-F", "comm,ip"];
     shown(data, &options, |lines| {
@@ -237,14 +237,14 @@ fn whole(data: &Path) -> Result<std::result::Result<String, String>> {
     })
 }
 
-/// The CPU of an error, as in "instruction trace error type 1 time 0.5 cpu 0 pid -1 tid -1 ip 0 code 5: …".
+/// The CPU in a line such as "instruction trace error type 1 time 0.5 cpu 0 pid -1 tid -1 ip 0 code 5: …".
 fn error_on(line: &str) -> Option<usize> {
     let (_, error) = line.split_once("error type")?;
     let (_, cpu) = error.split_once(" cpu ")?;
     cpu.split(' ').next()?.parse().ok()
 }
 
-/// With the guest as a virtual machine perf knows its process, its CPU and its programs.
+/// If the guest is a virtual machine, perf must show its process, its CPUs and its programs.
 fn as_vm(recorded: &Recorded) -> Result<std::result::Result<String, String>> {
     let Some(data) = &recorded.vm else {
         return Ok(Err("it was not recorded so".to_owned()));
@@ -257,13 +257,13 @@ fn as_vm(recorded: &Recorded) -> Result<std::result::Result<String, String>> {
             let line = line.map_err(|error| error.to_string())?;
             if line.contains("error") {
                 let before = error_on(&line).and_then(|cpu| samples.get(cpu));
-                // perf does not know its machine yet.
+                // Errors before the first sample of a CPU are allowed: perf does not know the virtual machine yet.
                 if before == Some(&0) {
                     continue;
                 }
                 return Err(line);
             }
-            // As in "VM: 1234 VCPU:000 ls ffffffff81000000".
+            // A sample is a line such as "VM: 1234 VCPU:000 ls ffffffff81000000".
             let Some((_, of_guest)) = line.split_once("VM:") else {
                 continue;
             };

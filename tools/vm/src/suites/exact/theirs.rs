@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! perf's own shell tests, unmodified, from Debian's package: with `soft_pt`, and with the trace unit, under the name `intel_pt`.
+//! perf's own shell tests, unmodified, from Debian's package. They run with `soft_pt` and with the trace unit, each under the name
+//! `intel_pt`.
 //!
-//! A test that can't pass here has its reason in [`CANNOT`], and is reported as skipped with it. If it passes it has passed.
+//! [`CANNOT`] has the tests that cannot pass here, with the reasons. If such a test does not pass, it is reported as skipped.
 
 use super::both;
 use crate::cache::Cache;
@@ -20,7 +21,7 @@ use std::time::Duration;
 /// The case's name.
 pub(super) const NAME: &str = "perf's own tests";
 
-/// Where the package has them.
+/// The folder in which the package has the tests.
 const PLACE: &str = "/usr/lib/perf-core/tests/shell";
 
 /// The tests that run with each unit. The first one reports its parts.
@@ -32,10 +33,10 @@ const SCRIPTS: [&str; 5] = [
     "script.sh",
 ];
 
-/// How the names of others begin, which run with `soft_pt` alone: they do not trace.
+/// The prefixes of the names of other tests. These run with `soft_pt` only, as they do not trace.
 const OTHERS: [&str; 4] = ["record", "inject", "script", "stat"];
 
-/// What they call besides perf and busybox.
+/// The programs that the tests call besides perf and busybox.
 const PROGRAMS: [&str; 10] = [
     "/usr/bin/perf",
     "/usr/bin/bash",
@@ -49,7 +50,7 @@ const PROGRAMS: [&str; 10] = [
     "/usr/bin/taskset",
 ];
 
-/// A unit, a test or a part, and why that can't pass.
+/// Tests that cannot pass: the unit, the test or a part of one, and the reason.
 const CANNOT: &[(&str, &str, &str)] = &[
     (SOFT_PT, "with kernel trace", NO_KERNEL),
     (SOFT_PT, "power events", NO_POWER),
@@ -213,7 +214,7 @@ fn all_files(place: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// All tests, and what they read.
+/// All tests, and the files in `lib` that they read.
 fn files(place: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(place).on("read", place)? {
@@ -227,7 +228,7 @@ fn files(place: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// What came of it, and why.
+/// The result of a test or of a part, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Came {
     Passed,
@@ -243,7 +244,7 @@ fn judged(outcome: &Outcome, unit: &str, script: &str) -> Result<Vec<Case>> {
     let (said, status) = (read("said")?, read("status")?);
     let last = || said.lines().last().unwrap_or_default().to_owned();
     let parts = parts(&said);
-    // The status of a script with parts is theirs, unless it has ended before the last.
+    // The status of a script that has run all its parts is only the sum of theirs.
     let whole = match (status.trim(), said.contains("--- Done ---")) {
         ("0", _) => Came::Passed,
         (_, true) if !parts.is_empty() => Came::Passed,
@@ -270,13 +271,13 @@ fn judged(outcome: &Outcome, unit: &str, script: &str) -> Result<Vec<Case>> {
         .collect())
 }
 
-/// Whether this is the name of a test, or of a part of one.
+/// Whether `name` is the name of this test, or of this part of a test.
 fn is_test(name: &str, test: &str) -> bool {
     let part = name.strip_suffix(test);
     part.is_some_and(|script| script.is_empty() || script.ends_with(": "))
 }
 
-/// The parts of a script that says `--- Test NAME ---` in front of each, and `OK` or `SKIP: WHY` at its end.
+/// The parts of a script. It prints `--- Test NAME ---` before each part, and `OK` or `SKIP: WHY` at the end of the part.
 fn parts(said: &str) -> Vec<(String, Came)> {
     let mut parts: Vec<(String, Came)> = Vec::new();
     for line in said.lines() {
@@ -290,7 +291,7 @@ fn parts(said: &str) -> Vec<(String, Came)> {
             ));
             continue;
         }
-        // What follows is no part.
+        // No part follows such a line.
         if line.starts_with("--- ") {
             break;
         }

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! In what a recording of auxrec's differs from perf's of the same machine on purpose.
+//! The intended differences between a recording of auxrec and one of perf on the same machine.
 
 use std::collections::BTreeSet;
 
 use super::told::Told;
 
-/// A field, or all whose names begin so if it ends with `*`; its values in perf's file and in ours ("": it is not there, `*`: any); and
-/// why.
+/// The name of a field, its value in perf's file, its value in ours, and the reason. A value is "" if the field is missing. A `*` at the
+/// end of a name or value stands for any text.
 type Difference = (&'static str, &'static str, &'static str, &'static str);
 
-/// All intended ones.
+/// All intended differences.
 #[rustfmt::skip]
 const INTENDED: &[Difference] = &[
-    // What counters say: how long an event was on tells of a CPU that goes offline. Lost samples are counted by LOST records.
+    // What read() of an event returns. The times show whether a CPU was offline. LOST records count the lost samples.
     ("unit.read_format.LOST", "0x1", "", "LOST records say it"),
     ("tracking.read_format.LOST", "0x1", "", "LOST records say it"),
-    ("unit.read_format.TOTAL_TIME_*", "", "0x1", "tells of a CPU that was offline"),
-    ("tracking.read_format.TOTAL_TIME_*", "", "0x1", "tells of a CPU that was offline"),
+    ("unit.read_format.TOTAL_TIME_*", "", "0x1", "reports the time of a CPU that was offline"),
+    ("tracking.read_format.TOTAL_TIME_*", "", "0x1", "reports the time of a CPU that was offline"),
     ("unit.aux_watermark", "", "0x7000", "7/16 of the area; the kernel's default is a half"),
-    // All records of auxrec's have the same form, also those of a thread.
+    // All records of auxrec have the same format, also in the recording of a thread.
     ("unit.sample_type.TIME", "", "0x1", "the recorder sorts records by it"),
     ("unit.sample_type.CPU", "", "0x1", "all records have one form"),
     ("tracking.sample_type.TIME", "", "0x1", "the recorder sorts records by it"),
@@ -51,7 +51,7 @@ const INTENDED: &[Difference] = &[
     ("feature.NOTES", "", "there", "the recorder's own"),
 ];
 
-/// The differences that are not intended, and the numbers of the intended ones that there are.
+/// The differences that are not intended, and the indices of the intended ones that were found.
 pub(super) fn find(perf: &Told, ours: &Told) -> (Vec<String>, BTreeSet<usize>) {
     let (mut wrong, mut seen) = (Vec::new(), BTreeSet::new());
     let fields: BTreeSet<_> = perf.keys().chain(ours.keys()).collect();
@@ -78,7 +78,7 @@ pub(super) fn find(perf: &Told, ours: &Told) -> (Vec<String>, BTreeSet<usize>) {
     (wrong, seen)
 }
 
-/// The intended differences that were never seen: they are none any more.
+/// The intended differences that were never found: they no longer exist.
 pub(super) fn stale(seen: &BTreeSet<usize>) -> Vec<String> {
     let all = INTENDED.iter().enumerate();
     all.filter(|(number, _)| !seen.contains(number))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Machines that are described: files of sysfs, and the emulator that shows them to a program.
+//! Machines that exist only as descriptions: sysfs files, and the emulator that lets a program see them.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,7 +13,7 @@ use crate::cache;
 use crate::error::{OnFile, Result};
 use crate::step::Log;
 
-/// A file of the machine, and another content; [`None`]: it is missing.
+/// A file of the machine, and its changed content. [`None`]: the file is missing.
 pub(super) type Change = (&'static str, Option<&'static str>);
 
 /// A described machine.
@@ -27,7 +27,7 @@ pub(super) struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
-    /// Writes the files of a machine below `dir`, and builds what opens its events.
+    /// A machine whose files are below `dir`; [`Self::describe`] writes them. Builds the library that emulates its events from `source`.
     pub fn new(arch: Arch, stock: &'a Stock, dir: &Path, source: &Path, log: &Log) -> Result<Self> {
         let root = dir.join("root");
         let events = dir.join("events.so");
@@ -52,7 +52,7 @@ impl<'a> Machine<'a> {
         })
     }
 
-    /// Makes it as described, but for these changes.
+    /// Writes the files of the machine as described, with these changes.
     pub fn describe(&self, changes: &[Change]) -> Result<()> {
         cache::remove(&self.root)?;
         let lines = self.arch.description().lines();
@@ -89,7 +89,7 @@ impl<'a> Machine<'a> {
         fs::write(&path, format!("{text}\n")).on("write", &path)
     }
 
-    /// The command that runs stock perf on it.
+    /// The command that runs stock perf on the machine.
     pub fn perf(&self) -> Command {
         match self.arch {
             Arch::Arm64 => self.command(&self.stock.arm64.join("usr/bin/perf")),
@@ -97,14 +97,14 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The command that runs a program on it.
+    /// The command that runs a program on the machine.
     pub fn command(&self, program: &Path) -> Command {
         let [arm64, x86_64] = &self.stock.emulators;
         let mut command = match self.arch {
             Arch::Arm64 => Command::new(arm64),
             Arch::X86_64 => {
                 let mut command = Command::new(x86_64);
-                // perf looks for the name.
+                // perf checks the name of the vendor.
                 command.args(["-cpu", "max,vendor=GenuineIntel"]);
                 command
             }
@@ -114,7 +114,7 @@ impl<'a> Machine<'a> {
             .arg("-L")
             .arg(&self.root)
             .args(["-E", &set("LD_PRELOAD", &self.events)])
-            // The emulator opens files of the machine, but does not look there whether they exist.
+            // The emulator redirects open() to files of the machine, but not the check whether a file exists.
             .args(["-E", &set("SYSFS_PATH", &self.root.join("sys"))])
             .args(["-E", "HOME=/nonexistent"])
             .arg(program);
@@ -122,7 +122,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// The paths that `{0-3}` in a path stands for.
+/// The paths that a path with a range such as `{0-3}` stands for.
 fn expand(path: &str) -> Vec<String> {
     let range = path.split_once('{').and_then(|(before, rest)| {
         let (range, after) = rest.split_once('}')?;

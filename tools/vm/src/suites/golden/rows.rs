@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is recorded on described machines.
+//! The recordings that are made on described machines.
 
 use super::machine::Change;
 use super::trace::{self, Written};
@@ -12,9 +12,9 @@ pub(super) struct Row {
     pub arch: Arch,
     /// Arguments of `perf record` and of `auxrec record`.
     pub args: &'static [&'static str],
-    /// In what the machine is not as described.
+    /// The differences between the machine and its description.
     pub changes: &'static [Change],
-    /// Whether both must refuse it.
+    /// Whether perf and the recorder must both refuse it.
     pub is_refused: bool,
 }
 
@@ -36,7 +36,7 @@ impl Row {
         }
     }
 
-    /// On a machine that lacks what the recording needs.
+    /// The recording on a machine with these changes, which lacks something that the recording needs.
     const fn refused(self, changes: &'static [Change]) -> Self {
         Self {
             is_refused: true,
@@ -50,7 +50,7 @@ impl Row {
         args.nth(1).copied().unwrap_or_default()
     }
 
-    /// What its units write, see [`trace::of`]. Without a request no snapshot is taken.
+    /// The trace that its units write, see [`trace::of`]. A recording of snapshots has none, as no snapshot is requested.
     pub fn trace(&self) -> Option<Written> {
         trace::of(self.event()).filter(|_| !self.args.contains(&"-S"))
     }
@@ -60,7 +60,7 @@ impl Row {
     }
 }
 
-/// A unit of the CPUs that have none otherwise, with other capabilities.
+/// A second SPE unit, with other capabilities, on the CPUs without one.
 const SECOND_SPE: &[Change] = {
     macro_rules! unit {
         ($($file:literal: $text:literal,)*) => {
@@ -87,7 +87,7 @@ const SECOND_SPE: &[Change] = {
     }
 };
 
-/// All of them.
+/// All recordings.
 pub(super) const ROWS: &[Row] = &[
     Row::arm64("SPE, a command", &["-e", "arm_spe_0//"]),
     Row::arm64(

@@ -14,20 +14,20 @@ use crate::error::{OnFile, Result};
 use crate::step::{Log, Progress};
 use crate::tools::aarch64::Aarch64;
 
-/// perf goes with the kernel; its libraries are the suite's.
+/// perf comes from the backports, like the kernel, its libraries from the release.
 const SUITES: [&str; 2] = ["trixie", "trixie-backports"];
 const PERF: &str = "linux-perf/trixie-backports";
-/// What its packages' names begin with. The others are for scripts.
+/// The prefixes of the packages that are used. The other dependencies of perf are for scripts.
 const WANTED: [&str; 4] = ["lib", "gcc-14-base", "zlib", "linux-perf"];
-/// What the recorder is linked with.
+/// The packages that the recorder is linked with.
 const TO_LINK: [&str; 3] = ["libc6-dev", "libgcc-14-dev", "linux-libc-dev"];
 
-/// See the module.
+/// Stock perf for 64-bit Arm, and the emulators and libraries for the recorder.
 #[derive(Debug)]
 pub(super) struct Stock {
     /// The root directory of perf for 64-bit Arm.
     pub arm64: PathBuf,
-    /// QEMU's, of programs for 64-bit Arm and x86-64.
+    /// QEMU's user-mode emulators for 64-bit Arm and for x86-64.
     pub emulators: [PathBuf; 2],
     aarch64: Aarch64,
 }
@@ -63,7 +63,8 @@ impl Stock {
         })
     }
 
-    /// Builds the recorder so that it calls the kernel through the C library, as perf does, and gives its place.
+    /// Builds the recorder, and returns its path. It makes system calls through the C library, as perf does, so that `events.c` can replace
+    /// them.
     pub fn recorder(&self, cache: &Cache, log: &Log, arch: Arch) -> Result<PathBuf> {
         const THROUGH_LIBC: &str = "--cfg=rustix_use_libc";
         let mut cargo = Command::new("cargo");

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a recording tells a decoder, field by field.
+//! The fields of a recording that a decoder reads.
 
 use std::collections::BTreeMap;
 
 use perfdata::{Attr, Feature, File, RecordType};
 
-/// The fields, by their names, such as `unit.config`.
+/// The values of the fields, by name, such as `unit.config`.
 pub(super) type Told = BTreeMap<String, String>;
 
 /// `PERF_TYPE_SOFTWARE` and `PERF_COUNT_SW_DUMMY`.
 const DUMMY: (u32, u64) = (1, 9);
 
-/// Reads a recording. Names and mappings are left out: they are of what runs on this machine.
+/// Reads the fields of a recording. Skips the records of names and mappings, which are those of programs on this machine.
 pub(super) fn told(bytes: &[u8]) -> Result<Told, String> {
     let file = File::parse(bytes).map_err(|error| error.to_string())?;
     let mut told = Told::new();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A few packets of each unit, which both recordings hold. No unit wrote them.
+//! A few handwritten packets for each kind of unit. Both recordings contain them.
 
 use std::borrow::Cow;
 use std::iter::repeat;
 
-/// Records of loads, with time stamps: address of the instruction, kind of operation, events, latency, address of the data, source of the
-/// data, time.
+/// Two records of loads, each with: address of the instruction, kind of operation, events, latency, address of the data, source of the
+/// data, time stamp.
 #[rustfmt::skip]
 const SPE: &[u8] = &[
     0xb0, 0x00, 0x10, 0x40, 0x00, 0x00, 0x00, 0x00, 0x80,
@@ -25,7 +25,7 @@ const SPE: &[u8] = &[
     0x71, 0x00, 0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
 ];
 
-/// Alignment synchronisation, trace info, trace on, an address, two atoms, a time stamp, and trace on until a multiple of 8.
+/// Alignment synchronisation, trace info, trace on, an address, two atoms, a time stamp, and trace on packets up to a multiple of 8 bytes.
 #[rustfmt::skip]
 const ETM: &[u8] = &[
     0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x80,
@@ -37,10 +37,10 @@ const ETM: &[u8] = &[
     0x04, 0x04, 0x04,
 ];
 
-/// A packet of CoreSight.
+/// The trace on packet of CoreSight.
 const TRACE_ON: u8 = 0x04;
 
-/// Of one transaction: eight words.
+/// The trace of one transaction: eight words.
 #[rustfmt::skip]
 const PTT: &[u8] = &[
     0x01, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x03, 0x00, 0x00, 0x00, 0x04, 0x00, 0x00, 0x00,
@@ -61,7 +61,7 @@ const PT: &[u8] = &[
     0x00,
 ];
 
-/// Two branches: from, to, and whether the first was predicted; and a record that perf's decoder leaves out.
+/// Two branches, of which the first was predicted: source, target, flags. Then an empty record, which perf's decoder skips.
 #[rustfmt::skip]
 const BTS: &[u8] = &[
     0x00, 0x10, 0x40, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x20, 0x40, 0x00, 0x00, 0x00, 0x00, 0x00, 0x10, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
@@ -72,14 +72,14 @@ const BTS: &[u8] = &[
 /// The trace IDs of two CPUs whose trace goes into one sink: `events.c` gives CPU n the ID `0x10 + 2 * n`.
 pub(super) const IDS: [u8; 2] = [0x14, 0x16];
 
-/// Data bytes of a frame that begins with an ID.
+/// The number of data bytes in a frame that begins with an ID.
 const DATA: usize = 14;
 
-/// The trace of CoreSight as a sink that several CPUs share has it: in frames of 16 bytes, here each with the trace of one CPU.
+/// The CoreSight trace of a sink that several CPUs share: frames of 16 bytes. Here each frame has the trace of one CPU.
 ///
 /// Reference: Arm CoreSight Architecture Specification, "Trace formats", frames.
 fn framed(trace: &[u8]) -> Vec<u8> {
-    // A trace on packet more or fewer makes no difference.
+    // Additional trace on packets make no difference.
     let padded = trace.len().next_multiple_of(DATA);
     let bytes: Vec<u8> = trace
         .iter()
@@ -95,7 +95,7 @@ fn framed(trace: &[u8]) -> Vec<u8> {
             let mut lowest = 0;
 
             frame.extend(data);
-            // In a byte at an even place the lowest bit tells an ID from data. That of data is in the last byte.
+            // In a byte at an even offset, the lowest bit is set for an ID and clear for data. The last byte has the lowest bits of data.
             for (bit, byte) in frame.iter_mut().step_by(2).enumerate().skip(1) {
                 lowest |= (*byte & 1) << bit;
                 *byte &= !1;
@@ -107,14 +107,14 @@ fn framed(trace: &[u8]) -> Vec<u8> {
     frames
 }
 
-/// What an event writes.
+/// The trace of an event.
 pub(super) struct Written {
     pub bytes: Cow<'static, [u8]>,
     /// The format of CoreSight's trace, for `events.c`: "raw" if each CPU has its own sink, "framed" if CPUs share one.
     pub coresight: Option<&'static str>,
 }
 
-/// What this event writes.
+/// The trace of the event with this name, if its units write one.
 pub(super) fn of(event: &str) -> Option<Written> {
     let all = [
         ("arm_spe", SPE),

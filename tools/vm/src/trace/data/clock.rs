@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The clock of a guest, by which perf orders records and trace.
+//! The clock of a guest. perf orders records and trace by it.
 //!
-//! The guest's clock begins when its kernel knows how fast the time stamp counter is. By then the kernel has executed much, and has
-//! changed code: at times below 0, which perf takes for times far ahead. So all times are some seconds later.
+//! The guest's clock starts when its kernel has determined the frequency of the TSC. Code that the kernel has executed and changed before
+//! has negative times, which perf takes for times in the far future. So this clock is some seconds ahead of the guest's.
 
 use crate::error::{OnFile, Result};
 use perfdata::{Event, TimeConv};
@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Without the guest's clock times are ticks.
+/// The conversion if the guest's clock is unknown: times are ticks.
 pub(super) const TICKS: TimeConv = TimeConv {
     shift: 0,
     mult: 1,
@@ -24,17 +24,17 @@ pub(super) const TICKS: TimeConv = TimeConv {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A guest's clock.
+/// The clock of a guest's recording.
 #[derive(Debug)]
 pub(super) struct Clock {
-    /// What it makes of ticks.
+    /// The conversion from ticks to times, for perf.
     pub(super) of_perf: TimeConv,
-    /// How many nanoseconds later it is than the guest's own: whole seconds.
+    /// How far it is ahead of the guest's own clock, in nanoseconds: whole seconds.
     pub(super) lead: u64,
 }
 
 impl Clock {
-    /// The guest's clock, later by as much as these traces need.
+    /// The guest's clock, set ahead so far that no time in these traces is negative.
     pub(super) fn new(of_guest: TimeConv, traces: &[PathBuf]) -> Result<Self> {
         let firsts: Vec<_> = traces
             .iter()
@@ -52,7 +52,7 @@ impl Clock {
         Self { of_perf, lead }
     }
 
-    /// The time of a number of ticks.
+    /// Converts ticks to a time in nanoseconds.
     pub(super) fn nanoseconds(&self, ticks: u64) -> u64 {
         nanoseconds(&self.of_perf, ticks)
     }
@@ -72,7 +72,7 @@ fn nanoseconds(clock: &TimeConv, ticks: u64) -> u64 {
         )
 }
 
-/// The clock of a recording.
+/// The clock of a recording, if it has a usable TIME_CONV record.
 pub(super) fn of(file: &perfdata::File<'_>) -> perfdata::Result<Option<TimeConv>> {
     for record in file.records() {
         if let (Event::TimeConv(clock), _) = file.decode(&record?)? {
@@ -82,7 +82,7 @@ pub(super) fn of(file: &perfdata::File<'_>) -> perfdata::Result<Option<TimeConv>
     Ok(None)
 }
 
-/// The first time in a trace, if it has any: of the `TSC` behind the first `PSB`.
+/// The first time in a trace, in ticks: that of the `TSC` after the first `PSB`. `None` if there is no such packet.
 fn first(trace: &Path) -> Result<Option<u64>> {
     let mut packets = Vec::new();
     let file = File::open(trace).on("open", trace)?;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a host would have recorded of QEMU: `perf inject --guest-data` merges it with what was recorded in the guest.
+//! The recording that a host would have made of QEMU. `perf inject --guest-data` merges the guest's recording into it.
 //!
-//! Each of QEMU's CPUs is on a CPU of the host's own, with a thread of its own: the process's number and one, and so on. QEMU itself
-//! can have all of them on one thread.
+//! In this recording, each virtual CPU has its own host CPU and its own thread. The thread IDs are the process ID plus 1, 2 and so on. In
+//! reality, QEMU may run all virtual CPUs in one thread.
 //!
-//! The clocks of host and guest are the same, and no file has a TIME_CONV record: perf then takes all times as they are.
+//! Host and guest have the same clock. Neither file has a TIME_CONV record, so perf does not convert times.
 
 use super::clock::{self, Clock};
 use super::{begin, copy, copy_trace, describe, event, unusable, Recording, IDS};
@@ -17,8 +17,8 @@ use perfdata::{
 use std::fs::{self, File};
 use std::path::Path;
 
-/// The records of the guest's that perf merges. It crashes at others, TIME_CONV and FINISHED_ROUND too, which are in perf's own
-/// recordings: `guest_session__start()` of `builtin-inject.c` has no functions for them.
+/// The types of guest records that perf can merge. Others make perf crash, also TIME_CONV and FINISHED_ROUND, which perf itself records:
+/// `guest_session__start()` in `builtin-inject.c` sets no functions for them.
 const MERGED: [RecordType; 8] = [
     RecordType::MMAP2,
     RecordType::COMM,
@@ -31,7 +31,7 @@ const MERGED: [RecordType; 8] = [
 ];
 
 impl Recording<'_> {
-    /// Writes what was recorded in the guest, as `perf inject --guest-data` takes it.
+    /// Writes the records that were made in the guest, in a form that `perf inject --guest-data` accepts.
     pub(in crate::trace) fn write_guest(&self, path: &Path) -> Result<()> {
         let Some(sideband) = self.sideband else {
             return Err(no_sideband());
@@ -71,7 +71,7 @@ impl Recording<'_> {
         Clock::new(clock, self.traces)
     }
 
-    /// Writes what a host would have recorded. `process`: QEMU's.
+    /// Writes the recording that a host would have made. `process` is QEMU's process ID.
     pub(in crate::trace) fn write_host(&self, path: &Path, process: u32) -> Result<()> {
         let Some(sideband) = self.sideband else {
             return Err(no_sideband());
@@ -105,7 +105,7 @@ impl Recording<'_> {
             ..SampleId::default()
         };
         let main = (0, process, "qemu-system-x86".to_owned());
-        // perf knows CPUs by these names.
+        // perf identifies the threads of virtual CPUs by these names.
         let threads = cpus().map(|(cpu, _)| (cpu, process + 1 + cpu, format!("CPU {cpu}/KVM")));
         for (cpu, tid, comm) in std::iter::once(main).chain(threads.clone()) {
             let comm = Comm {
@@ -119,7 +119,7 @@ impl Recording<'_> {
                 .map_err(&failed)?;
         }
         for (cpu, tid, _) in threads {
-            // It runs from the beginning on.
+            // The thread of the virtual CPU runs from the beginning on.
             let mut body = Vec::new();
             body.extend(process.to_le_bytes());
             body.extend(tid.to_le_bytes());

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Marks a trace as that of a virtual machine: each `PIP` has `NR`, non-root operation.
+//! Marks a trace as that of a virtual machine: sets the bit `NR` (non-root operation) in each `PIP` packet.
 
-/// Goes through a trace that comes in parts. They may cut a packet.
+/// Parses a trace in parts. A packet may be split between two parts.
 #[derive(Debug, Default)]
 pub(super) struct OfGuest {
-    /// How many bytes of a packet there were.
+    /// How many bytes of the current packet have been read.
     at: usize,
-    /// The packet's length, or 0 if the second byte has it.
+    /// The length of the packet, or 0 until its second byte determines it.
     len: usize,
     is_pip: bool,
-    /// It is a `CYC`, and this byte says that there is another.
+    /// Whether the next byte continues a `CYC` packet.
     counts: bool,
 }
 
@@ -42,7 +42,7 @@ impl OfGuest {
     }
 }
 
-/// The length of a packet that the trace unit writes, by its first byte. 0 for those whose second byte says what they are.
+/// The length of a packet that the trace unit writes, by its first byte. 0 if the second byte determines the kind of packet.
 fn len(first: u8) -> usize {
     match first {
         0x02 => 0,
@@ -51,7 +51,7 @@ fn len(first: u8) -> usize {
         0x99 | 0x59 => 2,
         // `PAD` and a short `TNT`.
         _ if first & 1 == 0 => 1,
-        // `TIP`, `FUP` and the like: how many bytes of an address, by the upper bits.
+        // `TIP`, `FUP` and similar packets: the upper bits give the number of address bytes.
         _ => match first >> 5 {
             0 => 1,
             1 => 3,
@@ -62,7 +62,7 @@ fn len(first: u8) -> usize {
     }
 }
 
-/// The same for the others, by the second byte.
+/// The length of a packet whose kind the second byte determines.
 fn len_extended(second: u8) -> usize {
     match second {
         // `PSB`, `PTW`, `PIP` and a long `TNT`, `TMA`, `CBR`.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether the call trace that perf shows of a recording has calls that the kernel is known to make, and whether `auxview` follows it.
+//! Checks that perf's call trace of a recording has calls that the kernel is known to make, and that `auxrec script` follows each
+//! instruction of a recording.
 
 use super::super::Decoder;
 use super::perf_script;
@@ -17,12 +18,12 @@ use std::process::{Command, Stdio};
 pub(super) struct Call {
     /// The case's name.
     pub name: &'static str,
-    /// Functions, each called by the one before or by what that has called; or a file and a function that is called from its code. `*`
-    /// is any text.
+    /// Functions, each of which is called by the one before, directly or indirectly. `FILE FUNCTION` is a function that is called from
+    /// the code of a file. `*` stands for any text.
     pub chain: &'static [&'static str],
 }
 
-/// Looks for the calls in a recording.
+/// Checks that each of the calls is in a recording.
 pub(super) fn found(recording: &Path, calls: &[Call]) -> Result<Vec<Case>> {
     if calls.is_empty() {
         return Ok(Vec::new());
@@ -49,15 +50,15 @@ pub(super) fn found(recording: &Path, calls: &[Call]) -> Result<Vec<Case>> {
     })
 }
 
-/// Recordings in which not all can be followed, and why.
+/// Recordings in which not all instructions can be followed, and the reason.
 const EXCEPTIONS: [(&str, &str); 1] = [
-    // The unit has no `MODE.Exec` for 32-bit programs. perf goes by the file.
+    // The unit writes no `MODE.Exec` for 32-bit programs. perf takes the mode from the program's file.
     ("programs", "packets that do not fit the code"),
 ];
 
-/// Whether `auxview` follows each instruction of a recording: as many as perf shows, which are those of the log.
+/// Checks that `auxrec script` follows each instruction of a recording. There are `count` of them, according to perf and the log.
 pub(super) fn followed(cache: &Cache, name: &str, recording: &Path, count: u64) -> Result<Case> {
-    let case = format!("{name}, by auxview");
+    let case = format!("{name}, by auxrec script");
     let tools = tools::build(cache)?;
     let Some((_, auxrec)) = tools.iter().find(|(tool, _)| tool == "auxrec") else {
         return Ok(Case::skip(&case, "tools/auxrec is not in this checkout"));
@@ -92,14 +93,14 @@ pub(super) fn followed(cache: &Cache, name: &str, recording: &Path, count: u64) 
     })
 }
 
-/// How often the last function of each chain was called in that chain.
+/// How often the last function of each chain was called within that chain.
 fn count(lines: impl Iterator<Item = io::Result<String>>, calls: &[Call]) -> io::Result<Vec<u64>> {
     let mut counts = vec![0; calls.len()];
-    // Of each thread the calls that have not returned, with their indentation.
+    // For each thread, the calls that have not returned: indentation, calling file and function.
     let mut stacks: HashMap<String, Vec<(usize, String, String)>> = HashMap::new();
     for line in lines {
         let line = line?;
-        // A thread, the file that calls in parentheses, a tab, and the function.
+        // A line has the thread, the calling file in parentheses, a tab, and the function.
         let parts = line.split_once('\t').and_then(|(head, shown)| {
             let (thread, file) = head.split_once('(')?;
             Some((thread, file.trim_end_matches(')').trim_end(), shown))
@@ -123,7 +124,7 @@ fn count(lines: impl Iterator<Item = io::Result<String>>, calls: &[Call]) -> io:
     Ok(counts)
 }
 
-/// Whether a stack ends with the chain's last function, and has the others before it in their order.
+/// Whether the top of a stack is the chain's last function, and the chain's other functions are below it in their order.
 fn ends(stack: &[(usize, String, String)], chain: &[&str]) -> bool {
     let (Some((top, below)), Some((last, before))) = (stack.split_last(), chain.split_last())
     else {
@@ -140,7 +141,7 @@ fn ends(stack: &[(usize, String, String)], chain: &[&str]) -> bool {
             .all(|wanted| below.any(|call| is_call(call, wanted)))
 }
 
-/// Whether a name is as wanted.
+/// Whether a name matches. A `*` in `wanted` stands for any text.
 fn is(name: &str, wanted: &str) -> bool {
     match wanted.split_once('*') {
         None => name == wanted,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether libipt shows of a recording what perf shows.
+//! Checks that libipt decodes the same instructions from a recording as perf.
 
 use super::super::kernel::{compare, walk, walker};
 use super::shown;
@@ -15,7 +15,7 @@ use std::process::Command;
 
 const NAME: &str = "by libipt";
 
-/// Compares what both show of each CPU.
+/// Compares the instructions that libipt and perf decode for each CPU.
 pub(super) fn agrees(cache: &Cache, dir: &Path, recording: &Path, cpus: usize) -> Result<Case> {
     let tools = tools::build(cache)?;
     let Some((_, auxe2e)) = tools.iter().find(|(name, _)| name == "auxe2e") else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is recorded, on which CPUs, and which calls it must show.
+//! The recordings: what is traced, on which CPUs, and which calls the trace must show.
 
 use super::calls::Call;
 use std::ffi::OsStr;
@@ -10,16 +10,16 @@ use std::path::Path;
 pub(super) struct Machine {
     /// The case's name.
     pub name: &'static str,
-    /// Its CPUs.
+    /// The number of its CPUs.
     pub cpus: usize,
-    /// What else is on the kernel's command line.
+    /// More options for the kernel's command line.
     pub append: &'static str,
-    /// In this order.
+    /// The recordings, in their order.
     pub recordings: &'static [Recording],
 }
 
 impl Machine {
-    /// Whether a recording has the program.
+    /// Whether a recording runs the program.
     pub fn has(&self, program: &Path) -> bool {
         let name = program.file_name().and_then(OsStr::to_str);
         let in_work = |recording: &Recording| {
@@ -45,14 +45,14 @@ pub(super) struct Recording {
     pub name: &'static str,
     which: Which,
     event: &'static str,
-    /// What restricts the trace.
+    /// Options of perf that restrict the trace.
     filter: &'static str,
-    /// A script.
+    /// The work that is traced, as a shell script.
     pub work: &'static str,
-    /// perf copies the kernel's code before it records. Here it copies it again when the work is done.
+    /// Whether perf copies the kernel's code again after the work. In each recording, it copies the code before the work.
     pub copied_after: bool,
     pub calls: &'static [Call],
-    /// libipt decodes it, too. No code changes meanwhile.
+    /// Whether libipt decodes it, too. Then the work must not change code.
     pub by_libipt: bool,
 }
 
@@ -62,18 +62,18 @@ impl Recording {
         self.name.replace(' ', "-")
     }
 
-    /// That of what perf said, and the work.
+    /// The name of the file with the output of perf and of the work.
     pub fn said(&self) -> String {
         format!("{}-said", self.file())
     }
 
-    /// That of a recording that only has a later copy of the kernel's code.
+    /// The name of a second recording, which only has the later copy of the kernel's code.
     pub fn later(&self) -> Option<String> {
         let later = || format!("{}-later", self.file());
         self.copied_after.then(later)
     }
 
-    /// What records it in a guest.
+    /// The command that makes the recording in a guest.
     pub fn command(&self) -> String {
         let Self {
             name,
@@ -86,7 +86,7 @@ impl Recording {
             Which::One => ("taskset 1 ", "-C 1", "taskset 2 "),
         };
         let (file, said) = (self.file(), self.said());
-        // perf reads half of its own mappings where that takes longer than half a second.
+        // By default, perf gives up reading the mappings of a process after half a second, and has only a part of them.
         let mut command = format!(
             "{perf}perf record -q --proc-map-timeout 60000 --kcore {which} -m 1M,16M -e {event} {filter} -o /out/{file} -- {work}{file} >/tmp/{said} 2>&1 || echo '# {name} ended badly'; mv /tmp/{said} /out\n"
         );
@@ -126,7 +126,7 @@ const fn all(name: &'static str, work: &'static str) -> Recording {
     }
 }
 
-/// With these terms.
+/// A recording of all CPUs with this event.
 const fn with(event: &'static str, name: &'static str, work: &'static str) -> Recording {
     Recording {
         event,
@@ -154,8 +154,8 @@ const fn call(name: &'static str, chain: &'static [&'static str]) -> Call {
     Call { name, chain }
 }
 
-/// The guests. The recordings are made in this order: a module is loaded in one and unloaded in the next. Their copies of the kernel's
-/// code are in the guest's memory.
+/// The guests. The order of the recordings matters: a module is loaded in one and unloaded in the next. Each recording's copy of the
+/// kernel's code is in the guest's memory.
 pub(super) const MACHINES: [Machine; 3] = [
     Machine {
         name: super::TWO_CPUS,
@@ -178,7 +178,7 @@ pub(super) const MACHINES: [Machine; 3] = [
             ),
         ],
     },
-    // The kernel changes its own code, and tells perf.
+    // The kernel changes its own code, and reports the changes to perf.
     Machine {
         name: "two CPUs and code that changes",
         cpus: 2,
@@ -197,7 +197,7 @@ pub(super) const MACHINES: [Machine; 3] = [
                 "a kprobe",
                 &["do_sys_openat2", "kprobe_ftrace_handler", "kprobe_trace_func"],
             )]),
-            // It is behind what ftrace patches, and behind `endbr64` if there is one.
+            // The probe is after the code that ftrace patches, and after `endbr64` if there is one.
             all(
                 "a probe by int3",
                 "cd /sys/kernel/tracing; echo 0 > /proc/sys/debug/kprobes-optimization
@@ -244,7 +244,7 @@ pub(super) const MACHINES: [Machine; 3] = [
                     &["traced_leave", "traced_fold"],
                 ),
             ]),
-            // Its event ends with it.
+            // The event of the CPU ends when the CPU goes offline.
             all(
                 "a CPU goes and comes",
                 "cd /sys/devices/system/cpu/cpu1; echo 0 > online; cat /proc/version; echo 1 > online",
@@ -254,8 +254,8 @@ pub(super) const MACHINES: [Machine; 3] = [
     Machine {
         name: "one CPU",
         cpus: 1,
-        // libipt takes a TIP.PGD behind a PIP for that of the MOV CR3. With page table isolation there is a MOV CR3 in front of SYSRET. And
-        // it is given one address space.
+        // pti=off: with page table isolation, there is a MOV CR3 before SYSRET. libipt takes a TIP.PGD after a PIP for that of the MOV CR3.
+        // norandmaps: libipt gets only one address space.
         append: "pti=off norandmaps",
         recordings: &[
             PROCESSES,
@@ -273,7 +273,7 @@ pub(super) const MACHINES: [Machine; 3] = [
     },
 ];
 
-/// All code that they execute is in files, and stays as it is there. The shell has a `strings` of its own.
+/// All code that these programs execute is in files, and does not change. `strings` has a path, as the shell has a `strings` of its own.
 const PROGRAMS: Recording = all(
     "programs",
     "again; calls; calls-32; calls-static; children; closures; dispatched; exceptions; faults; fibers; flags; goroutines; indirect; jumps

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether the trace unit, `soft_pt` and `steptrace` agree on what programs execute.
+//! Checks that the trace unit, `soft_pt` and `steptrace` agree on the instructions that programs execute.
 //!
-//! In one guest `auxe2e` has a program stepped, and recorded by either driver. Outside, it compares what decoders show of both traces with
-//! the log of the steps.
+//! In one guest, `auxe2e` has each program stepped, and recorded with each of the two drivers. Outside, it compares the instructions that
+//! decoders show of both traces with the log of the steps.
 
 use super::super::{judged, programs};
 use crate::cache::Cache;
@@ -20,8 +20,7 @@ use std::time::Duration;
 /// The case's name.
 pub(super) const NAME: &str = "steps of programs";
 
-/// The programs: stepping one by ptrace takes up to half a minute. Each is one thread: when a thread waits for another depends on the
-/// clock.
+/// The programs. They are few, as stepping by ptrace is slow. Each has one thread: when one thread waits for another depends on the clock.
 const PROGRAMS: [&str; 3] = ["signals", "strings", "twice"];
 
 pub(super) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {

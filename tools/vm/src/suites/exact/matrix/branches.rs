@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether the branches that perf shows are those that were executed: each with its addresses and its kind, in order, and no other.
+//! Checks that perf shows all branches that were executed, each with its addresses and its kind, in order, and no others.
 //!
-//! Where a trace of user code alone ends and begins again, perf shows a branch to 0 and one from 0. At each system call there must be
-//! both. Between two instructions there may be more of them, where the kernel had the CPU: they change nothing.
+//! If only user code is traced, perf shows a branch to 0 where the trace ends, and a branch from 0 where it begins again. At each system
+//! call, there must be both. There may be more of them between two instructions, where the kernel had the CPU. These are skipped.
 
 use super::executed::{Kind, Printed, Step, Verdict};
 use std::collections::BTreeMap;
@@ -16,9 +16,9 @@ pub(super) struct Shown {
     pub to: u64,
 }
 
-/// Calls, and where a trace ends.
+/// Calls, and ends of the trace.
 pub(super) const CALLS: u8 = 1;
-/// Returns, and where a trace begins.
+/// Returns, and beginnings of the trace.
 pub(super) const RETURNS: u8 = 2;
 /// All branches.
 pub(super) const ALL: u8 = 7;
@@ -55,16 +55,16 @@ struct Counts {
     breaks: usize,
 }
 
-/// A line such as ` 1034 tr end  syscall  401000 => 0`.
+/// Parses a line such as ` 1034 tr end  syscall  401000 => 0`.
 pub(super) fn read(line: &str) -> Option<(u32, Shown)> {
     let (left, right) = line.split_once("=>")?;
     let mut words: Vec<_> = left.split_whitespace().collect();
-    // What the events of the rows `events` are about: whether interrupts are enabled.
+    // Removes flags in parentheses: the rows for events check whether interrupts are enabled.
     words.retain(|word| !word.starts_with('('));
     let from = address(words.pop()?)?;
     let to = address(right.split_whitespace().next()?)?;
     let (tid, flags) = words.split_first()?;
-    // perf calls the beginning of a trace a jump, too.
+    // perf may also call the beginning of a trace a jump.
     let flags = match flags {
         ["tr", "strt", ..] => "tr strt".to_owned(),
         _ => flags.join(" "),
@@ -76,7 +76,7 @@ fn address(word: &str) -> Option<u64> {
     u64::from_str_radix(word.strip_prefix("0x").unwrap_or(word), 16).ok()
 }
 
-/// How perf names a branch.
+/// The flags that perf shows for a branch.
 pub(super) fn flags(kind: Kind) -> &'static str {
     match kind {
         Kind::Plain => "",
@@ -100,12 +100,12 @@ fn is_shown(step: &Step, which: u8) -> bool {
     }
 }
 
-/// Follows the steps along what is shown of one thread.
+/// Compares the steps of one thread with the branches that are shown of it.
 fn follow(steps: &[Step], shown: &[Shown], which: u8, counts: &mut Counts) -> Result<(), String> {
     let begins = which & RETURNS != 0;
     let ends = which & CALLS != 0;
     let mut shown = shown.iter().peekable();
-    // Where the trace begins next.
+    // The address at which the trace must begin next, if its beginnings are shown.
     let mut begin = begins.then(|| steps.first().map(|step| step.ip)).flatten();
     let mut at = 0;
     loop {
@@ -139,7 +139,7 @@ fn follow(steps: &[Step], shown: &[Shown], which: u8, counts: &mut Counts) -> Re
             shown.next();
             continue;
         }
-        // Up to the next branch each instruction may be the first that is not executed yet when the trace ends.
+        // The trace may end before any of the instructions up to the next branch.
         let straight = steps
             .get(at..next.map_or(steps.len(), |next| next + 1))
             .unwrap_or_default();
@@ -179,7 +179,7 @@ fn follow(steps: &[Step], shown: &[Shown], which: u8, counts: &mut Counts) -> Re
     }
 }
 
-/// Whether the trace ends between two instructions.
+/// Whether these are the flags of an end of the trace between two instructions.
 fn is_break(flags: &str) -> bool {
     flags.starts_with("tr end") && flags != "tr end syscall"
 }
@@ -234,7 +234,7 @@ mod tests {
             less.insert(missing, "7 jcc 42 => 44");
             assert!(!right(&less, ALL), "another for `{line}`");
         }
-        // The kernel has the CPU between two instructions that are executed, and not elsewhere.
+        // The trace may end and begin between two executed instructions, but not elsewhere.
         for (at, allowed) in [("44", true), ("40", true), ("48", false)] {
             let pair = [
                 format!("7 tr end hw int {at} => 0"),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether call chains, call traces and last branches are those of the program at that instruction.
+//! Checks that call chains, call traces and last branches are those of the program at each instruction.
 
 use super::executed::{Code, Printed, Step, Verdict};
 use std::collections::BTreeMap;
 
-/// Visits each step with the addresses to which the calls return that have not returned yet.
+/// Visits each step, with the return addresses of all calls that have not returned yet.
 pub(super) fn walk(steps: &[Step], mut visit: impl FnMut(&Step, &[u64])) {
     let mut stack = Vec::new();
     for step in steps {
@@ -27,7 +27,7 @@ fn hex(word: &str) -> Option<u64> {
     u64::from_str_radix(word.strip_prefix("0x").unwrap_or(word), 16).ok()
 }
 
-/// Every `N`th instruction with its call chain of `MOST` entries at most: lines of `-F ip`, an empty one behind each sample.
+/// Every `N`th instruction must have its call chain, of at most `MOST` entries: lines of `-F ip`, with an empty one after each sample.
 pub(super) fn chains<const N: usize, const MOST: usize>(said: &Printed<'_>) -> Verdict {
     let mut right = Vec::new();
     let mut number = 0;
@@ -70,7 +70,7 @@ pub(super) fn chains<const N: usize, const MOST: usize>(said: &Printed<'_>) -> V
     ))
 }
 
-/// Every `N`th instruction with the `MOST` branches before it: lines of `-F ip,brstack`, the newest branch first.
+/// Every `N`th instruction must have the `MOST` branches before it: lines of `-F ip,brstack`, with the newest branch first.
 pub(super) fn last_branches<const N: usize, const MOST: usize>(said: &Printed<'_>) -> Verdict {
     let mut taken: Vec<(u64, u64)> = Vec::new();
     let mut right = Vec::new();
@@ -94,7 +94,7 @@ pub(super) fn last_branches<const N: usize, const MOST: usize>(said: &Printed<'_
             let mut parts = entry.split('/');
             Some((hex(parts.next()?)?, hex(parts.next()?)?))
         });
-        // A branch from or to 0 is where the trace begins or ends.
+        // A branch from 0 is the beginning of the trace, and a branch to 0 its end.
         let pairs: Option<Vec<_>> = pairs.collect();
         let pairs = pairs.ok_or_else(|| format!("perf shows `{line}`"))?;
         let mut ends = 0;
@@ -127,7 +127,8 @@ pub(super) fn last_branches<const N: usize, const MOST: usize>(said: &Printed<'_
     ))
 }
 
-/// Each call of the one thread with its depth: lines such as `call   (FILE)<TAB>    NAME`. Beginnings and ends of the trace are shown, too.
+/// Each call of the only thread must be shown with its depth: lines such as `call   (FILE)<TAB>    NAME`. Lines about the beginning and the
+/// end of the trace are skipped.
 pub(super) fn call_trace(said: &Printed<'_>) -> Verdict {
     let mut right = Vec::new();
     walk(said.executed.first(), |step, stack| {
@@ -167,7 +168,7 @@ pub(super) fn call_trace(said: &Printed<'_>) -> Verdict {
     }
 }
 
-/// The same with as many returns, each in a line of its own.
+/// The same as [`call_trace`], with a line for each return, too.
 pub(super) fn call_and_return_trace(said: &Printed<'_>) -> Verdict {
     let is_return = |line: &&str| line.split_whitespace().nth(1) == Some("return");
     let (returns, calls): (Vec<_>, Vec<_>) = said.out.lines().partition(is_return);
@@ -182,7 +183,7 @@ pub(super) fn call_and_return_trace(said: &Printed<'_>) -> Verdict {
     call_trace(&Printed { out: &out, ..*said }).map(|note| format!("{note}; {right} returns"))
 }
 
-/// Lines of `intel-pt-events.py`: each branch from an address that was executed to another one.
+/// Lines of `intel-pt-events.py`: each branch must be shown. Branches from 0 or to 0 are skipped.
 pub(super) fn by_script(said: &Printed<'_>) -> Verdict {
     let mut right = said
         .executed
@@ -194,7 +195,7 @@ pub(super) fn by_script(said: &Printed<'_>) -> Verdict {
         let Some((from, to)) = line.split_once("=>") else {
             continue;
         };
-        // An address, a symbol and a file.
+        // The source has an address, a symbol and a file.
         let from = from.split_whitespace().rev().nth(2).and_then(hex);
         let to = to.split_whitespace().next().and_then(hex);
         let (Some(from @ 1..), Some(to @ 1..)) = (from, to) else {
@@ -214,7 +215,7 @@ pub(super) fn by_script(said: &Printed<'_>) -> Verdict {
     }
 }
 
-/// The share of samples in each function and what it calls, and the number in itself: lines such as ` 53.83%  27072  [.] fib`.
+/// The share of samples in each function and its callees, and the number of samples in itself: lines such as ` 53.83%  27072  [.] fib`.
 pub(super) fn inclusive(said: &Printed<'_>) -> Verdict {
     let code = &said.executed.code;
     let mut right: BTreeMap<Option<u64>, (u32, u32)> = BTreeMap::new();
@@ -231,7 +232,7 @@ pub(super) fn inclusive(said: &Printed<'_>) -> Verdict {
     });
     let total = u32::try_from(said.executed.total()).map_err(|error| error.to_string())?;
     let mut count = 0;
-    // Between them are parts of call graphs.
+    // The other lines are parts of call graphs.
     for line in said.out.lines().filter(|line| line.contains("[.]")) {
         let words: Vec<_> = line.split_whitespace().collect();
         let [share, own, .., name] = words[..] else {
@@ -257,7 +258,7 @@ pub(super) fn inclusive(said: &Printed<'_>) -> Verdict {
     }
 }
 
-/// Self counts: lines `COUNT  [.] NAME` of `perf report`, for each symbol the instructions in it.
+/// The number of instructions in each symbol itself: lines `COUNT  [.] NAME` of `perf report`.
 pub(super) fn histogram(said: &Printed<'_>) -> Verdict {
     let mut right: BTreeMap<Option<u64>, u64> = BTreeMap::new();
     for step in said.executed.threads.iter().flatten() {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether the interrupts and exceptions that perf shows are those that QEMU has logged (`-d int`): vector, address, and that of a page
-//! fault. And whether what perf shows of returns from them, and of whether interrupts are enabled, is what the executed instructions do;
-//! at each interrupt QEMU's log has the flag.
+//! Checks that perf shows the interrupts and exceptions that QEMU has logged (`-d int`): vector, address, and the address of a page fault.
+//! Also checks that the returns from interrupts and the changes of the interrupt flag that perf shows match the executed instructions. At
+//! each interrupt, QEMU's log has the flag.
 
 use super::executed::{Code, Executed, Kind, Printed, Step, Verdict};
 use iced_x86::Mnemonic;
 use std::collections::HashMap;
 
-/// What QEMU has logged of an interrupt or exception.
+/// An interrupt or exception in QEMU's log.
 #[derive(Debug)]
 struct Logged {
     vector: u8,
@@ -19,18 +19,18 @@ struct Logged {
     enabled: bool,
 }
 
-/// What perf shows.
+/// An event that perf shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     Interrupt {
         vector: u8,
         page_fault: Option<u64>,
-        /// Nothing where its code is not traced.
+        /// `None` if the interrupted code is not traced.
         ip: Option<u64>,
     },
     /// `IRET`.
     Return(u64),
-    /// From here on interrupts are enabled, or disabled; or by a branch here.
+    /// Interrupts are enabled or disabled: from `ip` on, or with `branch`, by the branch at `ip`.
     Flag {
         enabled: bool,
         branch: bool,
@@ -42,12 +42,12 @@ fn hex(word: &str) -> Option<u64> {
     u64::from_str_radix(word.strip_prefix("0x").unwrap_or(word), 16).ok()
 }
 
-/// What stands behind this in the line.
+/// The word after `name` in the line.
 fn behind<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     line.split_once(name)?.1.split_whitespace().next()
 }
 
-/// Pairs of lines such as `7: v=0e e=0014 i=0 cpl=3 IP=0033:000000000057ea36 … CR2=000000000057ea36` and `RIP=… RFL=00000046 …`.
+/// Parses pairs of lines such as `7: v=0e e=0014 i=0 cpl=3 IP=0033:000000000057ea36 … CR2=000000000057ea36` and `RIP=… RFL=00000046 …`.
 fn logged(text: &str) -> Option<Vec<Logged>> {
     let mut all: Vec<Logged> = Vec::new();
     for line in text.lines().filter(|line| !line.is_empty()) {
@@ -66,7 +66,7 @@ fn logged(text: &str) -> Option<Vec<Logged>> {
     Some(all)
 }
 
-/// Lines such as `evt:  cfe: INTR IP: 1 vector: 14 PFA: 0x401020  401020` and `iflag:  IFLAG: 0->1 via branch  401020`.
+/// Parses lines such as `evt:  cfe: INTR IP: 1 vector: 14 PFA: 0x401020  401020` and `iflag:  IFLAG: 0->1 via branch  401020`.
 fn shown(line: &str) -> Option<Shown> {
     let ip = hex(line.split_whitespace().next_back()?)?;
     if let Some(change) = behind(line, "IFLAG:") {
@@ -91,7 +91,7 @@ fn shown(line: &str) -> Option<Shown> {
     }
 }
 
-/// What QEMU has logged, and what perf shows.
+/// Parses the output: QEMU's log, and the events that perf shows.
 fn read(out: &str) -> Result<(Vec<Logged>, Vec<Shown>), String> {
     let (log, lines) = out
         .split_once("\nshown\n")
@@ -104,7 +104,7 @@ fn read(out: &str) -> Result<(Vec<Logged>, Vec<Shown>), String> {
     Ok((logged, all?))
 }
 
-/// Whether that is it.
+/// Whether perf shows this entry of the log.
 fn is(shown: &Shown, logged: &Logged) -> bool {
     let Shown::Interrupt {
         vector,
@@ -119,7 +119,7 @@ fn is(shown: &Shown, logged: &Logged) -> bool {
         && ip.map_or(logged.of_program, |ip| ip == logged.ip)
 }
 
-/// Those of the log that perf shows: all from one on.
+/// The entries of the log that perf shows. They must be consecutive, and there must be only one such place in the log.
 fn found<'a>(logged: &'a [Logged], shown: &[Shown]) -> Result<&'a [Logged], String> {
     let interrupts: Vec<_> = shown
         .iter()
@@ -140,17 +140,17 @@ fn found<'a>(logged: &'a [Logged], shown: &[Shown]) -> Result<&'a [Logged], Stri
     }
 }
 
-/// All of a CPU.
+/// All events of a CPU.
 pub(super) fn events(said: &Printed<'_>) -> Verdict {
     of_cpu(said, true)
 }
 
-/// All to which the kernel's code comes.
+/// All events of a CPU on which only the kernel's code is traced.
 pub(super) fn events_of_kernel(said: &Printed<'_>) -> Verdict {
     of_cpu(said, false)
 }
 
-/// Those that take a program away, the first time that it runs.
+/// The interrupts and exceptions of a program that is traced alone.
 pub(super) fn events_of_program(said: &Printed<'_>) -> Verdict {
     let (mut logged, shown) = read(said.out)?;
     logged.retain(|one| one.of_program && !said.executed.code.bytes(one.ip, 1).is_empty());
@@ -166,7 +166,7 @@ pub(super) fn events_of_program(said: &Printed<'_>) -> Verdict {
     if let Some(other) = interrupts.iter().find(|one| !is_interrupt(one)) {
         return Err(format!("perf shows {other:x?}"));
     }
-    // Other programs are at the same addresses, but this begins where its first event is.
+    // Other programs have code at the same addresses. The entries of this one begin with the first event that perf shows.
     let begins = interrupts
         .first()
         .and_then(|first| logged.iter().position(|one| is(first, one)));
@@ -190,7 +190,7 @@ fn of_cpu(said: &Printed<'_>, programs: bool) -> Verdict {
         programs,
         logged: found(&logged, &shown)?.iter(),
         shown: shown.iter().peekable(),
-        // What a decoder begins with.
+        // A decoder begins with interrupts disabled.
         enabled: false,
         counts: [0; 3],
     };
@@ -201,7 +201,7 @@ fn of_cpu(said: &Printed<'_>, programs: bool) -> Verdict {
     ))
 }
 
-/// Follows the instructions along what is shown.
+/// Compares the executed instructions with the events that perf shows.
 struct Follow<'a> {
     executed: &'a Executed,
     mnemonics: HashMap<u64, Option<Mnemonic>>,
@@ -210,7 +210,7 @@ struct Follow<'a> {
     logged: std::slice::Iter<'a, Logged>,
     shown: std::iter::Peekable<std::slice::Iter<'a, Shown>>,
     enabled: bool,
-    /// Interrupts, returns, flags.
+    /// The numbers of interrupts, of returns, and of changes of the interrupt flag.
     counts: [usize; 3],
 }
 
@@ -218,7 +218,7 @@ impl Follow<'_> {
     fn all(&mut self) -> Result<(), String> {
         self.may_change(true, 0);
         for step in self.executed.first() {
-            // The trace may end before what the last one does is shown.
+            // The trace may end before the event of the last instruction.
             if step.next.is_some() || self.shown.peek().is_some() {
                 self.does(step)?;
             }
@@ -265,7 +265,7 @@ impl Follow<'_> {
         }
     }
 
-    /// What is shown next is this.
+    /// perf must show `right` next.
     fn expects(&mut self, right: &Shown, step: &Step) -> Result<(), String> {
         match self.shown.next() {
             Some(shown) if shown == right => Ok(()),
@@ -276,7 +276,7 @@ impl Follow<'_> {
         }
     }
 
-    /// Interrupts are enabled or not from now on. It is shown if they were not so before.
+    /// Enables or disables interrupts. If this is a change, perf must show it next.
     fn changes(&mut self, enabled: bool, branch: bool, ip: u64) -> Result<(), String> {
         if std::mem::replace(&mut self.enabled, enabled) == enabled {
             return Ok(());
@@ -296,7 +296,7 @@ impl Follow<'_> {
         }
     }
 
-    /// They may be enabled or disabled now, as perf shows it.
+    /// Interrupts may be enabled or disabled here. Whether they are is taken from the next event that perf shows.
     fn may_change(&mut self, by_branch: bool, at: u64) {
         if let Some(Shown::Flag {
             enabled,
@@ -325,7 +325,7 @@ impl Follow<'_> {
         }
         self.counts[0] += 1;
         let Shown::Interrupt { ip: Some(ip), .. } = *shown else {
-            // From a program that is not traced.
+            // The interrupted program is not traced.
             self.enabled = false;
             return Ok(());
         };
@@ -339,7 +339,7 @@ impl Follow<'_> {
     }
 }
 
-/// Whether what is executed behind a step is a handler of interrupts or exceptions, to which the step has not branched.
+/// Whether the instruction after a step begins a handler of interrupts or exceptions, to which the step itself has not branched.
 fn is_handler(code: &Code, step: &Step, next: u64) -> bool {
     let branches = matches!(step.kind, Kind::Jump | Kind::Call | Kind::Conditional)
         && code.target(step.ip) == Some(next);
@@ -420,7 +420,7 @@ RIP=0000000000401000 RFL=00000246 [---Z-P-] CPL=3
                 }
             }
         }
-        // The flag at an interrupt is that of the log, and none in between is left out.
+        // The flag at an interrupt must be that in the log. No entry of the log in between may be missing.
         verdict(events, &LOG.replace("00000246", "00000046"), &SHOWN).unwrap_err();
         let between = LOG.replace("     3:", "     3: v=20 cpl=0 IP=0010:1 \nRFL=246\n     4:");
         verdict(events, &between, &SHOWN).unwrap_err();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What programs executed, from the independent log, and which kind of branch each instruction is, as iced-x86 decodes the bytes of
-//! the file. Nothing here comes from perf, from our encoder or from our classifier.
+//! The instructions that programs executed, from the independent log, and the kind of each, as iced-x86 decodes the bytes of the file.
+//! Nothing here comes from perf, from our encoder or from our classifier.
 
 use crate::error::{Error, OnFile, Result};
 use crate::step::Log;
@@ -15,13 +15,13 @@ use std::process::Command;
 /// The result of a row: a note, or why it fails.
 pub(super) type Verdict = std::result::Result<String, String>;
 
-/// What a row's command printed, and what is known of the program.
+/// The output of a row's command, and the instructions of the program.
 pub(super) struct Printed<'a> {
     pub out: &'a str,
     pub executed: &'a Executed,
 }
 
-/// What an instruction does to the flow of the program.
+/// The effect of an instruction on the control flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::suites::exact) enum Kind {
     Plain,
@@ -42,7 +42,7 @@ pub(in crate::suites::exact) struct Step {
     pub ip: u64,
     pub len: u64,
     pub kind: Kind,
-    /// What the same thread executed next.
+    /// The address of the next instruction of the same thread.
     pub next: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ impl Step {
         self.ip.wrapping_add(self.len)
     }
 
-    /// Where it branched to. A conditional branch that is not taken, and one into the kernel, does not branch.
+    /// The address to which it branched. `None` for a conditional branch that was not taken, and for a system call.
     pub fn target(&self) -> Option<u64> {
         match self.kind {
             Kind::Plain | Kind::Syscall => None,
@@ -74,7 +74,7 @@ pub(in crate::suites::exact) struct Code {
 }
 
 impl Code {
-    /// The code of a program that is always at the same address.
+    /// The code of a program that is always loaded at the same address.
     pub fn of_program(path: &Path) -> Result<Self> {
         let bytes = fs::read(path).on("read", path)?;
         let bad = |error| Error::Other(format!("{} is no program: {error}", path.display()));
@@ -96,7 +96,7 @@ impl Code {
         Ok(code)
     }
 
-    /// The code of a kernel: parts of an image, in lines of offset, length and address, and lines of `/proc/kallsyms`.
+    /// The code of a kernel. `parts` has lines of offset in `image`, length and address. `symbols` has lines of `/proc/kallsyms`.
     pub fn of_kernel(image: &[u8], parts: &str, symbols: &str) -> Self {
         let hex = |word: &str| u64::from_str_radix(word, 16).ok();
         let part = |line: &str| {
@@ -129,7 +129,7 @@ impl Code {
         }
     }
 
-    /// Bytes from an address on, `len` at most.
+    /// The bytes from an address on, at most `len`.
     pub fn bytes(&self, ip: u64, len: usize) -> &[u8] {
         let within = |(address, data): &'_ (u64, Vec<u8>)| {
             let at = usize::try_from(ip.checked_sub(*address)?).ok()?;
@@ -143,13 +143,13 @@ impl Code {
         found.unwrap_or_default()
     }
 
-    /// The first address of the function that has this one.
+    /// The first address of the function that contains this one.
     pub fn function(&self, ip: u64) -> Option<u64> {
         let (at, (size, _)) = self.functions.range(..=ip).next_back()?;
         (ip - at < *size).then_some(*at)
     }
 
-    /// Whether a function that has this address has this name: perf shows one of several.
+    /// Whether a function that contains this address has this name. It may have several, of which perf shows one.
     pub fn is_in(&self, ip: u64, name: &str) -> bool {
         self.functions
             .range(..=ip)
@@ -158,24 +158,24 @@ impl Code {
             .any(|(at, (size, names))| ip - at < (*size).max(1) && names.iter().any(|n| n == name))
     }
 
-    /// Whether the function that has this address has a name that begins so.
+    /// Whether the last function up to this address has a name with this prefix.
     pub fn has_name(&self, ip: u64, prefix: &str) -> bool {
         let names = self.functions.range(..=ip).next_back();
         names.is_some_and(|(_, (_, names))| names.iter().any(|name| name.starts_with(prefix)))
     }
 
-    /// Where a direct branch at this address leads.
+    /// The target of the direct branch at this address.
     pub fn target(&self, ip: u64) -> Option<u64> {
         self.decode(ip)?.2
     }
 
-    /// Whether the instruction at this address is executed several times, or may be.
+    /// Whether the instruction at this address may repeat itself. This includes an instruction whose code is unknown.
     pub fn repeats(&self, ip: u64) -> bool {
         let instruction = self.instruction(ip);
         instruction.is_none_or(|instruction| instruction.is_string_instruction())
     }
 
-    /// What the instruction at this address is.
+    /// The mnemonic of the instruction at this address.
     pub fn mnemonic(&self, ip: u64) -> Option<Mnemonic> {
         Some(self.instruction(ip)?.mnemonic())
     }
@@ -225,7 +225,7 @@ fn is_far(mnemonic: Mnemonic) -> bool {
     )
 }
 
-/// The next instruction.
+/// Appends the next instruction of a thread or CPU.
 fn push(steps: &mut Vec<Step>, ip: u64, len: u64, kind: Kind) {
     if let Some(last) = steps.last_mut() {
         last.next = Some(ip);
@@ -247,7 +247,7 @@ pub(in crate::suites::exact) enum Ends {
     Killed,
 }
 
-/// What each thread executed, in the order in which they were made.
+/// The instructions of each thread, in the order in which the threads were created.
 #[derive(Default)]
 pub(in crate::suites::exact) struct Executed {
     pub threads: Vec<Vec<Step>>,
@@ -275,7 +275,7 @@ impl Executed {
         Self::read(&printed, Code::of_program(program)?)
     }
 
-    /// From lines of a thread's number and an address, as `steptrace print` prints them.
+    /// Parses lines of a thread's ID and an address, as `steptrace print` prints them.
     pub fn read(log: &str, code: Code) -> Result<Self> {
         let mut threads: BTreeMap<u32, Vec<Step>> = BTreeMap::new();
         let mut known: HashMap<u64, (u64, Kind)> = HashMap::new();
@@ -308,7 +308,7 @@ impl Executed {
         Ok(executed)
     }
 
-    /// What a CPU executed, from addresses in lines. `Plain` are also those instructions whose code is not there.
+    /// The instructions of a CPU, from lines with addresses. An instruction whose code is unknown counts as `Plain`.
     pub fn by_cpu<'a>(log: impl Iterator<Item = &'a str>, code: Code) -> Result<Self> {
         let mut known: HashMap<u64, (u64, Kind)> = HashMap::new();
         let mut steps: Vec<Step> = Vec::new();
@@ -327,7 +327,7 @@ impl Executed {
         })
     }
 
-    /// Whether these addresses, in lines, are those of all instructions; of one thread also in their order.
+    /// Checks that the lines have the addresses of all instructions. If there is only one thread, they must be in order, too.
     pub fn are(&self, lines: &[&str]) -> std::result::Result<(), String> {
         let logged: Option<Vec<_>> = lines
             .iter()
@@ -349,7 +349,7 @@ impl Executed {
         }
     }
 
-    /// Each instruction leads to the next: else log and files do not go together.
+    /// Checks that each instruction can lead to the next. If not, log and files do not belong together.
     fn check(&self) -> Result<()> {
         for step in self.threads.iter().flatten() {
             let Some(next) = step.next else { continue };
@@ -370,12 +370,12 @@ impl Executed {
         Ok(())
     }
 
-    /// The first thread's.
+    /// The instructions of the first thread.
     pub fn first(&self) -> &[Step] {
         self.threads.first().map_or(&[], Vec::as_slice)
     }
 
-    /// How many instructions were of a kind.
+    /// How many instructions are of this kind.
     pub fn count(&self, kind: Kind) -> usize {
         self.threads
             .iter()
@@ -384,7 +384,7 @@ impl Executed {
             .count()
     }
 
-    /// How many there were.
+    /// How many instructions there are.
     pub fn total(&self) -> usize {
         self.threads.iter().map(Vec::len).sum()
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether the instructions that perf shows, or samples, are those that were executed.
+//! Checks that the instructions that perf shows or samples are those that were executed.
 
 use super::executed::{Printed, Step, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The instructions of each thread, of lines of `-F tid,ip`.
+/// The instructions of each thread, from lines of `-F tid,ip`.
 fn by_thread(out: &str) -> Result<Vec<Vec<u64>>, String> {
     let mut threads: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for line in out.lines().filter(|line| !line.trim().is_empty()) {
@@ -22,7 +22,7 @@ fn by_thread(out: &str) -> Result<Vec<Vec<u64>>, String> {
     Ok(threads.into_values().collect())
 }
 
-/// Where two lists differ, if they do.
+/// Checks that both lists are the same. The error has the first difference.
 fn same(shown: &[u64], right: &[u64]) -> Result<(), String> {
     let both = shown.iter().zip(right);
     let at = both.take_while(|(shown, right)| shown == right).count();
@@ -38,7 +38,7 @@ fn ips(steps: &[Step]) -> Vec<u64> {
     steps.iter().map(|step| step.ip).collect()
 }
 
-/// Compares with what is right of each thread.
+/// Compares the instructions of each thread with those that `right` returns for its steps.
 fn compare(said: &Printed<'_>, right: impl Fn(&[Step]) -> Vec<u64>) -> Verdict {
     let shown = by_thread(said.out)?;
     let threads = &said.executed.threads;
@@ -74,7 +74,7 @@ pub(super) fn every<const N: usize>(said: &Printed<'_>) -> Verdict {
     })
 }
 
-/// A sample for each `N` instructions of all threads of a CPU, which perf counts together.
+/// A sample for each `N` instructions. perf counts those of all threads of a CPU together.
 pub(super) fn one_in<const N: usize>(said: &Printed<'_>) -> Verdict {
     let right = said.executed.total() / N;
     let shown = said
@@ -88,8 +88,8 @@ pub(super) fn one_in<const N: usize>(said: &Printed<'_>) -> Verdict {
     some::<1>(said)
 }
 
-/// A sample for each `N` instructions that an event has counted. There is one for each thread, and where a thread follows another on a CPU
-/// perf gives it the other one's: each has less than `N` instructions at its end that are not sampled.
+/// A sample for each `N` instructions that an event has counted. Each thread has an event. If a thread follows another one on a CPU, perf
+/// may pass it the other one's event. Up to `N - 1` instructions at the end of each event are not sampled.
 pub(super) fn one_in_of_each<const N: usize>(said: &Printed<'_>) -> Verdict {
     let most = said.executed.total() / N;
     let least = most.saturating_sub(said.executed.threads.len() - 1);
@@ -102,7 +102,8 @@ pub(super) fn one_in_of_each<const N: usize>(said: &Printed<'_>) -> Verdict {
     some::<1>(said)
 }
 
-/// All of the first thread that is started, of no other that is, and of the one that starts them nothing that it has not executed.
+/// All instructions of the first thread that is started, and none of the others that are started. Of the thread that starts them, only
+/// instructions that it has executed.
 pub(super) fn one_thread(said: &Printed<'_>) -> Verdict {
     let shown = by_thread(said.out)?;
     let threads = &said.executed.threads;
@@ -122,11 +123,12 @@ pub(super) fn one_thread(said: &Printed<'_>) -> Verdict {
     ))
 }
 
-/// Instructions at the beginning of a second window, at most, whose times may differ: perf estimates a time between two packets that
-/// have one, and where it goes on behind a gap it estimates otherwise.
+/// The maximum number of instructions at the beginning of the second window whose times may differ. Between two packets with a time, perf
+/// estimates times. After a gap, its estimate is different.
 const ESTIMATED: usize = 1000;
 
-/// Each instruction with its time, a line `windows` with the bounds of two, and the instructions in them: in lines of `-F time,ip`.
+/// The output has each instruction with its time, a line `windows` with the bounds of two windows, and the instructions in these windows.
+/// Instructions are lines of `-F time,ip`.
 pub(super) fn windows(said: &Printed<'_>) -> Verdict {
     let (all, rest) = said
         .out
@@ -173,7 +175,7 @@ pub(super) fn windows(said: &Printed<'_>) -> Verdict {
     }
 }
 
-/// Each instruction with its bytes: lines such as ` 122 401022 insn: e8 a9 04 00 00`, perhaps with `ilen: 5` before.
+/// Each instruction with its bytes: lines such as ` 122 401022 insn: e8 a9 04 00 00`, optionally with `ilen: 5` before `insn:`.
 pub(super) fn bytes(said: &Printed<'_>) -> Verdict {
     let mut steps = said.executed.first().iter();
     for line in said.out.lines().filter(|line| !line.trim().is_empty()) {
@@ -212,7 +214,7 @@ pub(super) fn bytes(said: &Printed<'_>) -> Verdict {
     }
 }
 
-/// The function `work` by `perf annotate -n`, in lines such as `  12 :   4013e0: push   %r13`: how often each instruction was executed.
+/// How often each instruction of the function `work` was executed, in lines of `perf annotate -n` such as `  12 :   4013e0: push   %r13`.
 pub(super) fn annotated(said: &Printed<'_>) -> Verdict {
     let code = &said.executed.code;
     let mut right: BTreeMap<u64, u64> = BTreeMap::new();
@@ -249,7 +251,7 @@ pub(super) fn annotated(said: &Printed<'_>) -> Verdict {
     ))
 }
 
-/// Every hundredth instruction with its line of source, then a line `lines`, and the same by `addr2line`.
+/// The output has every hundredth instruction with its line of source, a line `lines`, and the lines of source by `addr2line`.
 pub(super) fn lines(said: &Printed<'_>) -> Verdict {
     let (shown, right) = said
         .out
@@ -263,7 +265,7 @@ pub(super) fn lines(said: &Printed<'_>) -> Verdict {
         .filter_map(<[_]>::last);
     let mut count = 0;
     for right in right.lines() {
-        // As in `branches.c:20 (discriminator 3)`.
+        // addr2line prints lines such as `branches.c:20 (discriminator 3)`.
         let right = right.split(' ').next().unwrap_or_default();
         let ip = shown
             .next()
@@ -283,20 +285,20 @@ pub(super) fn lines(said: &Printed<'_>) -> Verdict {
     }
 }
 
-/// Every `N`th instruction, and in lines with `insn:` those that were executed from some branch on up to it.
+/// Every `N`th instruction. After each, there are lines with `insn:`: the executed instructions from an earlier branch up to it.
 pub(super) fn between_branches<const N: usize>(said: &Printed<'_>) -> Verdict {
     let steps = said.executed.first();
     let hex = |word: &str| u64::from_str_radix(word.trim(), 16).ok();
     let branches = steps.iter().filter(|step| step.target().is_some());
     let branches: BTreeSet<u64> = branches.map(|step| step.ip).collect();
     let mut samples: Vec<(u64, Vec<u64>)> = Vec::new();
-    // Where the line before is marked as a branch.
+    // The address in the line before, if that is marked as a branch.
     let mut marked = None;
     for line in said.out.lines() {
         match (line.split_once("insn:"), samples.last_mut()) {
             (Some((ip, rest)), Some((_, listed))) => {
                 let ip = hex(ip).ok_or(line)?;
-                // perf lists an instruction once more if an interrupt came before it, and marks it the first time.
+                // If an interrupt came before an instruction, perf lists the instruction twice, and marks it the first time.
                 if marked != Some(ip) || branches.contains(&ip) {
                     listed.push(ip);
                 }
@@ -315,7 +317,7 @@ pub(super) fn between_branches<const N: usize>(said: &Printed<'_>) -> Verdict {
         let window = |end: usize| steps.get(end.checked_sub(listed.len())?..end);
         let is_right = |end| window(end).is_some_and(|steps| ips(steps) == *listed);
         let before = steps.get(..end - 1).unwrap_or_default();
-        // perf takes a sample at the newest branch's address for that branch.
+        // If a sample has the address of the newest branch, perf takes the sample for that branch.
         let branch = before.iter().rposition(|step| step.target().is_some());
         let at_branch = branch.filter(|at| before.get(*at).is_some_and(|step| step.ip == *ip));
         let ends = [Some(end), Some(end - 1), at_branch.map(|at| at + 1)];
@@ -337,12 +339,12 @@ pub(super) fn between_branches<const N: usize>(said: &Printed<'_>) -> Verdict {
     ))
 }
 
-/// All but the first `N` of the one thread.
+/// All instructions of each thread, except its first `N`.
 pub(super) fn skips<const N: usize>(said: &Printed<'_>) -> Verdict {
     compare(said, |steps| ips(steps.get(N..).unwrap_or_default()))
 }
 
-/// Some instructions of each thread, in their order, `N` at least.
+/// Some instructions of each thread, in their order. In total, there must be at least `N`.
 fn some<const N: usize>(said: &Printed<'_>) -> Verdict {
     let shown = by_thread(said.out)?;
     let threads = &said.executed.threads;
@@ -366,7 +368,7 @@ fn some<const N: usize>(said: &Printed<'_>) -> Verdict {
     ))
 }
 
-/// Whether these are instructions that were executed, in their order.
+/// Checks that these instructions were executed, in this order. There may be others in between.
 pub(super) fn in_order(shown: &[u64], steps: &[Step]) -> Result<(), String> {
     let mut steps = steps.iter();
     for (number, ip) in shown.iter().enumerate() {
@@ -379,7 +381,7 @@ pub(super) fn in_order(shown: &[u64], steps: &[Step]) -> Result<(), String> {
     Ok(())
 }
 
-/// Nothing is shown.
+/// perf must show nothing.
 pub(super) fn nothing(said: &Printed<'_>) -> Verdict {
     match said.out.lines().find(|line| !line.trim().is_empty()) {
         None => Ok("nothing is shown".to_owned()),

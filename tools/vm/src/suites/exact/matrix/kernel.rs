@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether what perf shows of the trace unit's trace is what a CPU executed, by the log of the plugin that is the unit. Interrupts and
-//! exceptions are no instructions: the log has what is executed next.
+//! Checks that perf shows from the trace unit's trace what a CPU executed, according to the log of the plugin that implements the unit. The
+//! log has no interrupts and exceptions, only the instruction that is executed next.
 
 use super::branches::{flags, read, Shown, CALLS, RETURNS};
 use super::executed::{Executed, Kind, Printed, Step, Verdict};
@@ -54,7 +54,7 @@ pub(super) fn branches_of_kernel(said: &Printed<'_>) -> Verdict {
     ))
 }
 
-/// All branches, a line `some`, and lines of the same form: those whose flags are of these kinds.
+/// The output has all branches, a line `some`, and lines of the same form with the branches of the kinds `WHICH`.
 pub(super) fn some_of_kernel<const WHICH: u8>(said: &Printed<'_>) -> Verdict {
     let (all, shown) = said
         .out
@@ -100,16 +100,16 @@ impl<I: Iterator<Item = Shown>> Follow<'_, I> {
         for step in steps {
             match step.next {
                 Some(next) => self.leads_to(step, next)?,
-                // Where the trace ends.
+                // The trace ends here.
                 None => return self.ends(step),
             }
         }
         Ok(())
     }
 
-    /// The last instruction: there is no more than the end of the trace.
+    /// After the last instruction, perf may show only its branch and the end of the trace.
     fn ends(&mut self, step: &Step) -> Result<(), String> {
-        // It may lead anywhere.
+        // The target of the last instruction is not in the log.
         let leads = step.kind != Kind::Conditional || !self.is_break(step.behind());
         let at = match leads {
             true => self.branches_to(step, u64::MAX)?,
@@ -129,7 +129,7 @@ impl<I: Iterator<Item = Shown>> Follow<'_, I> {
         }
     }
 
-    /// What is shown next has this origin, flags that are right, and leads to the address that is returned.
+    /// Takes the next branch that perf shows. It must come from one of these addresses, and its flags must be right. Returns its target.
     fn take(
         &mut self,
         from: &[u64],
@@ -160,7 +160,7 @@ impl<I: Iterator<Item = Shown>> Follow<'_, I> {
         if at == next && !self.is_break(next) {
             return Ok(());
         }
-        // An instruction that faults is not executed.
+        // If the instruction has faulted, the interrupt comes from the instruction itself.
         let from: &[u64] = match step.kind {
             Kind::Plain => &[at, step.ip],
             _ => &[at],
@@ -185,7 +185,8 @@ impl<I: Iterator<Item = Shown>> Follow<'_, I> {
         }
     }
 
-    /// Where the instruction itself leads, when perf shows so; nothing if it leads to user space and what follows is known.
+    /// Where the instruction itself leads, as perf shows it. `None` if it leads to user space: then the next beginning of the trace is
+    /// checked here.
     fn branches_to(&mut self, step: &Step, next: u64) -> Result<Option<u64>, String> {
         let target = self.executed.code.target(step.ip);
         let right = flags(step.kind);
@@ -194,7 +195,7 @@ impl<I: Iterator<Item = Shown>> Follow<'_, I> {
             Kind::Plain => return Ok(Some(step.behind())),
             Kind::Conditional => {
                 let takes = |shown: &Shown| shown.from == step.ip && Some(shown.to) == target;
-                // perf shows it if it is taken.
+                // perf shows a conditional branch only if it is taken.
                 let taken = next != step.behind() && self.shown.peek().is_some_and(takes);
                 if !taken {
                     return Ok(Some(step.behind()));
@@ -225,7 +226,7 @@ impl<I: Iterator<Item = Shown>> Follow<'_, I> {
         Ok(Some(to))
     }
 
-    /// Whether the trace ends in front of this instruction, where nothing of the program ends it.
+    /// Whether perf shows next that the trace ends before this instruction, without a branch that ends it.
     fn is_break(&mut self, at: u64) -> bool {
         let ends = |shown: &Shown| {
             shown.from == at && shown.to == 0 && ["tr end", "tr end async"].contains(&&*shown.flags)
@@ -234,8 +235,8 @@ impl<I: Iterator<Item = Shown>> Follow<'_, I> {
     }
 }
 
-/// Lines of `--ns -F time,flags,ip,addr`, by a clock that goes on by a nanosecond an instruction: between two branches that have packets
-/// of their own it has gone on by as many as were executed. Each round of an instruction that repeats is one more, and QEMU may take some for an
+/// Lines of `--ns -F time,flags,ip,addr`, with a clock that advances by 1 ns an instruction. Between two branches that have their own
+/// packets, it must advance by the number of executed instructions. It may advance more for an instruction that repeats itself, and for an
 /// interrupt.
 pub(super) fn times(said: &Printed<'_>) -> Verdict {
     let steps = said.executed.first();
@@ -298,8 +299,8 @@ pub(super) fn times(said: &Printed<'_>) -> Verdict {
     }
 }
 
-/// Whether the trace has a packet with the address to which this instruction has branched: no return behind a call leads to the first
-/// instruction of a function.
+/// Whether the trace has a packet with the target of this instruction. A return to the first instruction of a function has one, as no call
+/// has such a return address.
 fn has_address(step: &Step, executed: &Executed) -> bool {
     match step.kind {
         Kind::IndirectJump | Kind::IndirectCall => true,
@@ -310,7 +311,7 @@ fn has_address(step: &Step, executed: &Executed) -> bool {
     }
 }
 
-/// Whether it is no branch of an instruction.
+/// Whether these flags are not those of a branch instruction.
 fn is_by_processor(flags: &str) -> bool {
     matches!(
         flags,
@@ -369,7 +370,7 @@ mod tests {
             less.insert(at, "7 jmp 1005 => 1009");
             verdict(branches_of_kernel, &less).expect_err(line);
         }
-        // An interrupt leads to where interrupts lead.
+        // An interrupt must lead to an entry point for interrupts.
         let elsewhere = BRANCHES.map(|line| line.replace("2000", "1020"));
         let elsewhere = elsewhere.each_ref().map(String::as_str);
         verdict(branches_of_kernel, &elsewhere).unwrap_err();
@@ -414,7 +415,7 @@ mod tests {
     #[test]
     fn times_are_exact() {
         let mut image = vec![0x90; 0x30];
-        // Two indirect calls with a NOP between, and one that repeats behind.
+        // Three indirect calls. There is a NOP before the second, and an instruction that repeats itself before the third.
         for at in [0x00, 0x11, 0x22] {
             image[at..at + 2].copy_from_slice(&[0xff, 0xd0]);
         }

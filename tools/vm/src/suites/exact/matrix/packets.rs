@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether the packets that perf dumps, and the events that it makes of them, are as many as what was executed needs.
+//! Checks that perf dumps as many packets, and makes as many events of them, as the executed instructions need.
 
 use super::executed::{Kind, Printed, Step, Verdict};
 
@@ -15,8 +15,8 @@ pub(super) struct Packet<'a> {
     pub payload: &'a str,
 }
 
-/// The packets of a dump by `perf script -D`, as in `.  00000010:  2d 40 11   TIP 0x401140`. Where a piece of the trace begins it counts
-/// their offsets anew, and in events it does not.
+/// The packets of a dump by `perf script -D`, in lines such as `.  00000010:  2d 40 11   TIP 0x401140`. There the offsets restart at 0 with
+/// each piece of trace. Here they continue, as in perf's events.
 pub(super) fn packets(out: &str) -> Vec<Packet<'_>> {
     let (mut before, mut end) = (0, 0);
     let packets = out.lines().filter_map(packet);
@@ -34,12 +34,12 @@ pub(super) fn packets(out: &str) -> Vec<Packet<'_>> {
 
 fn packet(line: &str) -> Option<Packet<'_>> {
     let (offset, rest) = line.strip_prefix(".  ")?.split_once(':')?;
-    // Those of other bytes have fewer digits.
+    // The offsets in dumps of other bytes have fewer digits.
     if offset.len() != 8 {
         return None;
     }
     let offset = u64::from_str_radix(offset, 16).ok()?;
-    // Names begin with a letter that no byte has.
+    // A byte is a word of two hexadecimal digits. No name is such a word.
     let byte = |word: &str| {
         u8::from_str_radix(word, 16)
             .ok()
@@ -63,19 +63,19 @@ fn packet(line: &str) -> Option<Packet<'_>> {
     })
 }
 
-/// The bits of a `TNT`, as in `TNT TTN (3)`.
+/// The number of bits in a `TNT` such as `TNT TTN (3)`.
 fn bits(packet: &Packet<'_>) -> usize {
     let taken = packet.payload.split(' ').next().unwrap_or_default();
     taken.chars().filter(|bit| matches!(bit, 'T' | 'N')).count()
 }
 
-/// What a dump has of each.
+/// How many bits and packets a dump has.
 struct Counts {
     bits: usize,
     tips: usize,
     begins: usize,
     ends: usize,
-    /// Ends that have no address, and no `FUP` before them.
+    /// `TIP.PGD` packets without an address, and without a `FUP` before them.
     syscalls: usize,
 }
 
@@ -109,7 +109,7 @@ fn equal(what: &str, shown: usize, right: usize) -> Result<(), String> {
     Err(format!("{what}: {shown} are dumped, and {right} are right"))
 }
 
-/// A bit for each conditional branch. A return is a bit, or an address as an indirect branch is.
+/// There must be a bit for each conditional branch, a `TIP` for each indirect branch, and either of them for each return.
 pub(super) fn dumped(said: &Printed<'_>) -> Verdict {
     let counts = counts(&packets(said.out));
     let of = |kind| said.executed.count(kind);
@@ -133,7 +133,7 @@ pub(super) fn dumped(said: &Printed<'_>) -> Verdict {
     ))
 }
 
-/// The same, without returns that are a bit.
+/// The same, but each return must have a `TIP`.
 pub(super) fn dumped_without_compression(said: &Printed<'_>) -> Verdict {
     let counts = counts(&packets(said.out));
     let of = |kind| said.executed.count(kind);
@@ -147,7 +147,7 @@ pub(super) fn dumped_without_compression(said: &Printed<'_>) -> Verdict {
     ))
 }
 
-/// The trace ends at each system call, and where the kernel had the CPU.
+/// The trace must end at each system call. It may also end where the kernel had the CPU. It must begin as often as it ends.
 fn switched(counts: &Counts, syscalls: usize) -> Result<(), String> {
     equal(
         "TIP.PGD packets without an address",
@@ -157,7 +157,7 @@ fn switched(counts: &Counts, syscalls: usize) -> Result<(), String> {
     equal("TIP.PGE packets", counts.begins, counts.ends)
 }
 
-/// Nothing of branches: an address for each `PTW` alone.
+/// There must be no packets for branches, and one `FUP` for each `PTW`.
 pub(super) fn dumped_without_branches(said: &Printed<'_>) -> Verdict {
     let all = packets(said.out);
     let named = |name: &str| all.iter().filter(|packet| packet.name == name).count();
@@ -173,8 +173,8 @@ pub(super) fn dumped_without_branches(said: &Printed<'_>) -> Verdict {
     }
 }
 
-/// Of the kernel's code alone: what leads elsewhere has a bit or an address, an interrupt has one, too, behind a `FUP`; and each `MOV` that
-/// changes `CR3` has a `PIP`.
+/// If only the kernel's code is traced, each branch that needs a packet must have a bit or an address. An interrupt must have a `FUP` and
+/// an address. Each `MOV` that changes `CR3` must have a `PIP`.
 pub(super) fn dumped_of_kernel(said: &Printed<'_>) -> Verdict {
     let all = packets(said.out);
     let counts = counts(&all);
@@ -204,7 +204,7 @@ pub(super) fn dumped_of_kernel(said: &Printed<'_>) -> Verdict {
     )?;
     equal("TIP.PGE packets", counts.begins, counts.ends)?;
     let steps = executed.first().iter();
-    // What flushes the TLB moves the value that is there.
+    // To flush the TLB, the kernel writes the same value to CR3.
     let changes = |step: &&Step| {
         executed.code.sets_cr3(step.ip) && !executed.code.has_name(step.ip, "native_flush_tlb")
     };
@@ -222,9 +222,10 @@ fn psbs(out: &str) -> Vec<Packet<'_>> {
     all.filter(|packet| packet.name == "PSB").collect()
 }
 
-/// Those of a dump are `PERIOD` bytes apart, or little more. One without an address may be nearer to the one before: a trace begins with it.
+/// The `PSB` packets of a dump must be `PERIOD` bytes apart, or a little more. A `PSB` without an address may be nearer to the one before,
+/// as a trace begins with it.
 pub(super) fn psb_every<const PERIOD: u64>(said: &Printed<'_>) -> Verdict {
-    /// A packet is shorter, and so is a PSB+.
+    /// In bytes. Each packet is shorter, and so is each PSB+.
     const MORE: u64 = 128;
     let all = packets(said.out);
     let mut psbs: Vec<(u64, bool)> = Vec::new();
@@ -259,7 +260,7 @@ pub(super) fn psb_every<const PERIOD: u64>(said: &Printed<'_>) -> Verdict {
     }
 }
 
-/// The dump, a line `events`, and PSB events with the offsets of the same packets.
+/// The output has the dump, a line `events`, and PSB events. These must have the offsets of the `PSB` packets.
 pub(super) fn psb_events(said: &Printed<'_>) -> Verdict {
     let (dump, events) = said
         .out
@@ -282,8 +283,8 @@ pub(super) fn psb_events(said: &Printed<'_>) -> Verdict {
     ))
 }
 
-/// PTWRITE events, a line `printed`, and what the program printed of each: the payload and the address, or 0 for the function that
-/// perf takes for a PTWRITE.
+/// The output has PTWRITE events, a line `printed`, and the program's output. For each PTWRITE, the program prints the payload and the
+/// address, or 0 for the function that perf takes for a PTWRITE.
 pub(super) fn payloads(said: &Printed<'_>) -> Verdict {
     let hex = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
     let (events, printed) = said
@@ -313,8 +314,8 @@ pub(super) fn payloads(said: &Printed<'_>) -> Verdict {
     Ok(format!("{} payloads, each with its address", right.len()))
 }
 
-/// As many instructions as cycles, and as were executed, in all counts such as ` IPC: 1.00 (12/12)`. Unless they are `APPROXIMATE` in each
-/// of them, too.
+/// In all counts such as ` IPC: 1.00 (12/12)` together, there must be as many instructions and as many cycles as instructions were
+/// executed. Unless the counts are `APPROXIMATE`, both numbers must be the same in each of them, too.
 pub(super) fn one_cycle_each<const APPROXIMATE: bool>(said: &Printed<'_>) -> Verdict {
     let number = |text: &str| text.parse::<usize>().map_err(|error| error.to_string());
     let (mut sum, mut all_cycles) = (0, 0);
@@ -340,8 +341,8 @@ pub(super) fn one_cycle_each<const APPROXIMATE: bool>(said: &Printed<'_>) -> Ver
     Ok(format!("{sum} instructions and cycles, in {places} places"))
 }
 
-/// Lines of `--ns -F time,flags,ip,ipc`, by a clock that goes on by a nanosecond a cycle: instructions are as many as were executed, and
-/// cycles as many as have passed since the count before. Where the trace has ended meanwhile more may have passed.
+/// Lines of `--ns -F time,flags,ip,ipc`, with a clock that advances by 1 ns a cycle. In total, there must be as many instructions as were
+/// executed. The cycles in a line must match the time since the count before. If the trace has ended in between, more time may have passed.
 pub(super) fn cycles_by_clock(said: &Printed<'_>) -> Verdict {
     let (mut sum, mut before, mut ended) = (0, None, false);
     let (mut places, mut ends) = (0, 0);
@@ -380,12 +381,12 @@ pub(super) fn cycles_by_clock(said: &Printed<'_>) -> Verdict {
     }
 }
 
-/// Whether so many cycles are that time.
+/// Whether this number of cycles matches the time that has passed.
 fn is_passed(cycles: u64, passed: u64, error: u64, ended: bool) -> bool {
     cycles.abs_diff(passed) <= error || ended && cycles < passed
 }
 
-/// A number of the clock's conversion, as a dump shows it.
+/// A parameter of the clock's conversion, from a dump.
 pub(super) fn of_clock(out: &str, name: &str) -> Option<u64> {
     let mut numbers = out.lines().filter_map(|line| {
         let (_, number) = line.split_once(name)?;
@@ -394,8 +395,8 @@ pub(super) fn of_clock(out: &str, name: &str) -> Option<u64> {
     numbers.next()
 }
 
-/// By how many nanoseconds the time between two places may differ from the ticks: by none if the guest has found that a tick is a
-/// nanosecond. It measures that, and a frequency such as 999.999 MHz makes perf round.
+/// By how many nanoseconds the time between two places may differ from the ticks. By 0 if a tick is exactly 1 ns by the guest's conversion.
+/// But the guest measures the frequency: with 999.999 MHz, for instance, perf rounds the times.
 pub(super) fn error_of_clock(out: &str) -> u64 {
     let shift = of_clock(out, "Time Shift");
     let mult = of_clock(out, "Time Multiplier");
@@ -405,10 +406,11 @@ pub(super) fn error_of_clock(out: &str) -> u64 {
     }
 }
 
-/// Lines of a call trace by `dlfilter-show-cycles.so`: the cycles of a CPU up to there, and those since the line before. By the same clock.
+/// Lines of a call trace by `dlfilter-show-cycles.so`: the cycles of a CPU up to there, and those since the line before. The clock is the
+/// same as for [`cycles_by_clock`].
 pub(super) fn cycles_of_calls(said: &Printed<'_>) -> Verdict {
     let (mut before, mut ended, mut calls) = (None, false, 0);
-    // Those of packets have no cycles.
+    // Lines of packets have no cycles.
     let others = ["psb offs:", "cbr:", "Time "];
     let is_branch = |line: &&str| !others.iter().any(|other| line.contains(other));
     let error = error_of_clock(said.out);
@@ -442,7 +444,7 @@ pub(super) fn cycles_of_calls(said: &Printed<'_>) -> Verdict {
     Ok(format!("{calls} calls with the cycles of the clock"))
 }
 
-/// Lines of `-F event,period` of which those of cycles have as many in all as instructions were executed.
+/// Lines of `-F event,period`. The sum of the periods of the cycles events must be the number of executed instructions.
 pub(super) fn cycles(said: &Printed<'_>) -> Verdict {
     let periods = said.out.lines().filter(|line| line.contains("cycles"));
     let periods = periods.filter_map(|line| {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Each term of Intel PT at each value, with each value of each other term, on both units: an event is refused, with a reason that names a
-//! term or says which values there are, or what perf shows of its trace is what was executed.
+//! Each value of each term of Intel PT, with each value of each other term, on both units. Either the recorder refuses the event with a
+//! reason that names a term, or perf shows from its trace the instructions that were executed.
 //!
-//! [`Unit::refuses()`] says which events are to be refused. A program without a library is recorded by `auxrec` with each of the others.
+//! [`Unit::refuses()`] determines which events must be refused. `auxrec` records a program without libraries with each event.
 
 use super::executed::{Ends, Executed, Kind};
 use super::instructions::in_order;
@@ -63,7 +63,7 @@ impl Unit {
         }
     }
 
-    /// The terms that it has.
+    /// The terms that the unit has.
     fn terms(self) -> &'static [&'static str] {
         match self {
             Self::SoftPt => &[
@@ -95,7 +95,7 @@ impl Unit {
         }
     }
 
-    /// What the recorder asks for if the user does not say otherwise.
+    /// The terms that the recorder sets by default.
     fn defaults(self) -> &'static [Set] {
         match self {
             Self::SoftPt => &[("pt", 1), ("branch", 1), ("tsc", 1)],
@@ -110,37 +110,37 @@ impl Unit {
         }
     }
 
-    /// Whether it cannot do that.
+    /// Whether an event of the unit with these terms must be refused.
     fn refuses(self, asked: &[Set]) -> bool {
         if asked.iter().any(|(term, _)| !self.terms().contains(term)) {
             return true;
         }
         let of = |term| value(self, asked, term);
-        // It has no periods above 64 KiB.
+        // Neither unit has PSB periods above 64 KiB.
         if of("psb_period") > 5 {
             return true;
         }
         match self {
-            // Software knows no power states and no second clock. Without `pt` the bit of `branch` has no meaning.
+            // Software sees no power states, and has no second clock. Without `pt`, the bit of `branch` has no meaning.
             Self::SoftPt => {
                 of("pwr_evt") + of("mtc") + of("mtc_period") > 0
                     || of("cyc_thresh") > 12
                     || of("branch") > of("pt")
             }
-            // It traces branches alone. Both clocks count from a time stamp.
+            // The unit traces only branches. The clocks of `cyc` and `mtc` count from a time stamp.
             Self::TraceUnit => of("branch") != of("pt") || of("cyc").max(of("mtc")) > of("tsc"),
         }
     }
 }
 
-/// The value that a term has in the end.
+/// The value of a term: the last one in `asked`, or the default.
 fn value(unit: Unit, asked: &[Set], term: &str) -> u64 {
     let all = unit.defaults().iter().chain(asked);
     let mut found = all.filter(|(name, _)| *name == term);
     found.next_back().map_or(0, |(_, value)| *value)
 }
 
-/// All of them: no term, one, and two.
+/// All events: with no term, with one, and with two.
 fn all() -> Vec<Vec<Set>> {
     let mut all = vec![Vec::new()];
     let values = |(term, most): &(&'static str, u64)| {
@@ -194,7 +194,7 @@ pub(in crate::suites::exact) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) 
     Ok(suite)
 }
 
-/// What the guests need.
+/// The data for both guests, and the instructions that the program executes.
 struct Recorder<'a> {
     cache: &'a Cache,
     dir: &'a Path,
@@ -206,7 +206,7 @@ struct Recorder<'a> {
 }
 
 impl Recorder<'_> {
-    /// Records with all events in a guest.
+    /// Records the program with each event in one guest.
     fn records(&self, unit: Unit, all: &[Vec<Set>]) -> Result<Outcome> {
         let (loads, devices) = match unit {
             Unit::SoftPt => (
@@ -285,14 +285,14 @@ fn case(name: &str, all: &[Vec<Set>], found: &[std::result::Result<bool, String>
     }
 }
 
-/// A line of a number, a status, and what the recorder said.
+/// Parses a line with the number of an event, the exit status, and the recorder's message.
 fn ended(line: &str) -> Option<(usize, (&str, &str))> {
     let (number, rest) = line.split_once(' ')?;
     let (status, said) = rest.split_once(' ')?;
     Some((number.parse().ok()?, (status, said.trim())))
 }
 
-/// Whether an event was recorded, or refused, as it is to be.
+/// Checks that an event was recorded or refused, as it must be. Returns whether it was recorded.
 fn judged(
     unit: Unit,
     asked: &[Set],
@@ -312,12 +312,12 @@ fn judged(
     })
 }
 
-/// Whether a refusal names a term that was asked for.
+/// Whether the reason of a refusal names one of the event's terms.
 fn says_why(said: &str, asked: &[Set]) -> bool {
     asked.iter().any(|(term, _)| said.contains(term))
 }
 
-/// Whether perf shows what was executed.
+/// Checks that perf shows the instructions that were executed.
 fn decoded(
     unit: Unit,
     asked: &[Set],
@@ -363,7 +363,7 @@ fn decoded(
     Ok(executed.are(&shown))
 }
 
-/// Those that perf shows. A `PSB` has the address at which the program is, which the packet before may have, too.
+/// The addresses that perf shows, without repetitions: a `PSB` has the current address, which the packet before may have, too.
 fn addresses(shown: &str) -> std::result::Result<Vec<u64>, String> {
     let address = |word| {
         let address = u64::from_str_radix(word, 16);
@@ -375,7 +375,7 @@ fn addresses(shown: &str) -> std::result::Result<Vec<u64>, String> {
     Ok(addresses)
 }
 
-/// No `TNT`, and as many `TIP`s as are right.
+/// Checks that there are no `TNT` packets, and that `right` accepts the number of `TIP` packets.
 fn counted(dump: &str, right: impl Fn(usize) -> bool) -> std::result::Result<(), String> {
     let all = packets(dump);
     let count = |name: &str| all.iter().filter(|packet| packet.name == name).count();

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the rows are about: programs, recorded by `auxrec` and by stock perf with `soft_pt` under the name `intel_pt`; and programs and
-//! the code of a kernel, recorded by stock perf with `trace_unit` under that name.
+//! The recordings for the rows: programs, recorded by `auxrec` and by stock perf with `soft_pt` under the name `intel_pt`; and programs
+//! and kernel code, recorded by stock perf with `trace_unit` under that name.
 
 /// A recording of a program.
 #[derive(Debug)]
 pub(super) struct Recording {
     /// The name of its file.
     pub name: &'static str,
-    /// What is recorded, for the option `-e`, perhaps with more options.
+    /// The event for the option `-e`, perhaps with more options.
     event: &'static str,
     pub program: &'static str,
     by: Recorder,
@@ -57,7 +57,7 @@ pub(super) const PIPE: Recording = Recording {
     ..by_auxrec("pipe", "intel_pt//u", "branches")
 };
 
-/// The registers that records have.
+/// Adds an option with the registers that each record has.
 macro_rules! with_registers {
     ($event:literal) => {
         concat!(
@@ -67,7 +67,7 @@ macro_rules! with_registers {
     };
 }
 
-/// With a sibling that sends a record of each 97th instruction to the trace.
+/// With a sibling event that writes a record of each 97th instruction into the trace.
 pub(super) const SAMPLED: Recording = Recording {
     by: Recorder::Perf,
     ..by_auxrec(
@@ -77,7 +77,7 @@ pub(super) const SAMPLED: Recording = Recording {
     )
 };
 
-/// The same of threads.
+/// Like [`SAMPLED`], for a program with threads.
 pub(super) const SAMPLED_THREADS: Recording = Recording {
     by: Recorder::Perf,
     ..by_auxrec(
@@ -87,7 +87,7 @@ pub(super) const SAMPLED_THREADS: Recording = Recording {
     )
 };
 
-/// The records alone.
+/// Only the records, without branches.
 pub(super) const SAMPLES: Recording = Recording {
     by: Recorder::Perf,
     ..by_auxrec(
@@ -107,7 +107,7 @@ pub(super) const REGISTERS: Recording = Recording {
     )
 };
 
-/// The same of each third one.
+/// A record of each third instruction, with its registers.
 pub(super) const REGISTERS_OF_THIRD: Recording = Recording {
     by: Recorder::Perf,
     ..by_auxrec(
@@ -117,7 +117,7 @@ pub(super) const REGISTERS_OF_THIRD: Recording = Recording {
     )
 };
 
-/// All of them.
+/// All recordings with `soft_pt`.
 pub(super) const ALL: [&Recording; 14] = [
     &PLAIN,
     &PERF,
@@ -135,14 +135,14 @@ pub(super) const ALL: [&Recording; 14] = [
     &REGISTERS_OF_THIRD,
 ];
 
-/// The programs that are stepped, outside: they execute the same instructions on each machine. A processor that lacks `PTWRITE` cannot
-/// execute `writes`, which prints what it writes.
+/// The programs that are stepped outside: they execute the same instructions on each machine. A processor that lacks `PTWRITE` cannot
+/// execute `writes`; but this program prints what it writes.
 pub(super) const STEPPED: [&str; 3] = ["branches", "branches-threads", "registers"];
 
-/// The shortest of them, which is recorded in many ways elsewhere.
+/// A short variant of `branches`, which other modules record in many ways.
 pub(super) const SHORT: &str = "branches-short";
 
-/// The environment that all runs have.
+/// Starts a program with the same environment in all runs.
 const ALIKE: &str = "env -i PATH=/bin";
 
 impl Recording {
@@ -159,12 +159,12 @@ impl Recording {
         )
     }
 
-    /// Whether all that is traced is a program.
+    /// Whether only a program is traced.
     pub fn is_of_program(&self) -> bool {
         self.by != Recorder::PerfOfCpu
     }
 
-    /// The recording of the same by the trace unit.
+    /// The recording of the same program by the trace unit, if there is one.
     pub fn twin(&self) -> Option<&'static Self> {
         TWINS
             .iter()
@@ -172,7 +172,8 @@ impl Recording {
             .map(|(_, twin)| *twin)
     }
 
-    /// What records it in a guest. Neither the recorder nor a task of the kernel runs where the program runs, while it runs.
+    /// The command that makes the recording in a guest. With `soft_pt`, neither the recorder nor a task of the kernel runs on the program's
+    /// CPU meanwhile.
     fn command(&self) -> String {
         let Self {
             name,
@@ -212,25 +213,25 @@ impl Recording {
     }
 }
 
-/// What a CPU executed of the kernel's code, traced by the unit.
+/// The kernel code that a CPU executed, recorded by the trace unit.
 pub(super) const KERNEL: Recording = Recording {
     by: Recorder::PerfOfCpu,
     ..by_auxrec("kernel", "intel_pt/cyc,mtc/k", "cat /proc/version")
 };
 
-/// All that it executed.
+/// All code that a CPU executed.
 pub(super) const WHOLE: Recording = Recording {
     by: Recorder::PerfOfCpu,
     ..by_auxrec("whole", "intel_pt/cyc/", "cat /proc/uptime")
 };
 
-/// The same, with interrupts and exceptions.
+/// All code that a CPU executed, with interrupts and exceptions.
 pub(super) const EVENTS: Recording = Recording {
     by: Recorder::PerfOfCpu,
     ..by_auxrec("events", "intel_pt/event,cyc/", "cat /proc/loadavg")
 };
 
-/// Those to which the kernel's code comes.
+/// The kernel code that a CPU executed, with interrupts and exceptions.
 pub(super) const EVENTS_OF_KERNEL: Recording = Recording {
     by: Recorder::PerfOfCpu,
     ..by_auxrec("events-of-kernel", "intel_pt/event/k", "cat /proc/stat")
@@ -254,10 +255,10 @@ pub(super) const UNIT_PIPE: Recording = Recording {
     ..by_auxrec("unit-pipe", "intel_pt//u", "branches")
 };
 
-/// Those that take a program away.
+/// A program, with the interrupts and exceptions that interrupt it.
 pub(super) const UNIT_EVENTS: Recording = by_unit("unit-events", "intel_pt/event/u", "branches");
 
-/// What the unit records, in this order.
+/// The recordings by the trace unit, in their order.
 pub(super) const BY_UNIT: [&Recording; 10] = [
     &KERNEL,
     &WHOLE,
@@ -271,7 +272,7 @@ pub(super) const BY_UNIT: [&Recording; 10] = [
     &UNIT_PIPE,
 ];
 
-/// Recordings by `soft_pt`, and those of the same by the trace unit.
+/// Recordings by `soft_pt`, each with the recording of the same program by the trace unit.
 const TWINS: [(&str, &Recording); 6] = [
     (PLAIN.name, &UNIT),
     (PERF.name, &UNIT),
@@ -281,7 +282,7 @@ const TWINS: [(&str, &Recording); 6] = [
     (PIPE.name, &UNIT_PIPE),
 ];
 
-/// What records that in a guest with one CPU, with `$PROGRAMS` as the place of the programs.
+/// The commands that make the recordings by the trace unit in a guest with one CPU. `$PROGRAMS` is the folder of the programs.
 pub(super) fn command_of_unit() -> String {
     let loads = "insmod /modules/rust_perf.ko && insmod /modules/trace_unit.ko intel_pt=1 || exit 1
 echo 0 >/proc/sys/kernel/kptr_restrict; echo 0 >/proc/sys/kernel/randomize_va_space
@@ -291,7 +292,7 @@ echo 0 >/proc/sys/kernel/kptr_restrict; echo 0 >/proc/sys/kernel/randomize_va_sp
         .fold(loads.to_owned(), |command, one| command + &one.command())
 }
 
-/// What records programs in a guest, with `$PROGRAMS` as the place of the programs.
+/// The commands that make recordings by `soft_pt` in a guest. `$PROGRAMS` is the folder of the programs.
 pub(super) fn command(all: &[&Recording]) -> String {
     let mut command = "insmod /modules/rust_perf.ko && insmod /modules/rust_stepping.ko && insmod /modules/soft_pt.ko intel_pt=1 || exit 1
 echo 0 >/proc/sys/kernel/randomize_va_space; echo 0 >/proc/sys/kernel/watchdog

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The table: uses of stock perf, each with what it must show.
+//! The table: uses of stock perf, each with the check of its output.
 
 use super::branches::{branches, ALL, CALLS, RETURNS};
 use super::calls::{
@@ -35,13 +35,13 @@ struct Use {
     right: fn(&Printed<'_>) -> Verdict,
 }
 
-/// The same, as a case.
+/// A use of perf on a recording, as a case.
 pub(super) struct Row {
     pub name: String,
     pub recording: &'static Recording,
-    /// Shell text, run in a folder of its own, with the recording in `$DATA`.
+    /// The command as shell text. It runs in its own folder. `$DATA` is the recording.
     pub command: &'static str,
-    /// Whether what is shown is right.
+    /// The check of the output.
     pub right: fn(&Printed<'_>) -> Verdict,
 }
 
@@ -59,17 +59,17 @@ const fn row(
     }
 }
 
-/// Rows that the trace unit's recordings do not have: most are of one CPU.
+/// Rows that do not run on recordings by the trace unit. Most of them do not fit a machine with one CPU.
 const NOT_BY_UNIT: [&str; 4] = [
-    // It has rows of its own.
+    // Recordings by the trace unit have their own rows for it.
     "I",
     "-C of the program",
     "-C of another CPU",
-    // perf 7.3 does not pass on what `perf record` says of a machine with one CPU.
+    // `perf inject` of perf 7.3 does not pass on the description of a machine with one CPU that `perf record` writes.
     "a pipe from perf inject",
 ];
 
-/// All rows. What the trace unit has recorded, too, is to be shown of its trace as of `soft_pt`'s.
+/// All rows. If the trace unit has recorded the same program as `soft_pt`, the row also runs on that recording, with the same check.
 pub(super) fn all() -> Vec<Row> {
     let row = |one: &Use, name: String, recording| Row {
         name,
@@ -89,7 +89,7 @@ pub(super) fn all() -> Vec<Row> {
     rows
 }
 
-/// A command, and before what it shows the conversion of the clock.
+/// Prints the conversion of the clock, and then the output of a command.
 macro_rules! with_clock {
     ($command:literal) => {
         concat!(
@@ -99,7 +99,7 @@ macro_rules! with_clock {
     };
 }
 
-/// A command, and before what it shows what QEMU has logged of each interrupt and exception.
+/// Prints QEMU's log of interrupts and exceptions, and then the output of a command.
 macro_rules! with_interrupts {
     ($command:literal) => {
         concat!(
@@ -109,10 +109,11 @@ macro_rules! with_interrupts {
     };
 }
 
-/// The same by perf's script, in the form of `perf script`. That of perf 7.3 shows other addresses of page faults, see Documentation/upstream.
+/// The same with perf's script, converted to the form of `perf script`. Addresses of page faults are removed: the script of perf 7.3 shows
+/// others, see Documentation/upstream.
 const EVENTS_BY_SCRIPT: &str = "sed -n 's/ CR2=.*//; / v=/p; /^RIP=/p' $INTERRUPTS && echo && echo shown && perf script -i $DATA --itrace=Ie -s intel-pt-events.py | sed -n 's/PFA: [^ ]*//; s/.*\\(cfe: [A-Z]* IP: [01] vector: [0-9]*\\) *\\([0-9a-f]*\\) .*/evt: \\1 \\2/p; s/.*\\(IFLAG: .* branch\\) *\\([0-9a-f]*\\) .*/iflag: \\1 \\2/p'";
 
-/// All instructions, the bounds of two windows, and the instructions in those.
+/// Prints all instructions, the bounds of two windows of time, and the instructions in these windows.
 const WINDOWS: &str = "perf script -i $DATA --itrace=pe --ns -F time,event >events; perf script -i $DATA --itrace=i1ie --ns -F time,ip >all && cat all && set -- $(awk -f $PYTHONPATH/windows.awk events all) && echo windows $* && perf script -i $DATA --itrace=i1ie --ns -F time,ip --time \"$1,$2 $3,$4\"";
 
 const ROWS: &[Use] = &[
@@ -213,7 +214,7 @@ const ROWS: &[Use] = &[
     row("the kernel, -D", &KERNEL, "perf script -i $DATA -D", dumped_of_kernel),
     row("the kernel, -D, each packet", &KERNEL, "perf script -i $DATA -D", each_packet),
     row("the kernel, q", &KERNEL, "perf script -i $DATA -D && echo && echo quick && perf script -i $DATA --itrace=qi1ie -F ip", quick::<false>),
-    // Not `qq`: where a `CYC` and a `TNT` in front of a `PSB` are 02 82, perf finds the `PSB` two bytes early, and leaves it out.
+    // Not `qq`: if a `CYC` and a `TNT` before a `PSB` are the bytes 02 82, perf finds the `PSB` two bytes early, and skips it.
     row("the kernel, perf report", &KERNEL, "perf report -i $DATA --itrace=i1ie --stdio -q -F sample,sym", histogram),
     row("kernel and programs, i1i", &WHOLE, "perf script -i $DATA --itrace=i1ie -F ip", every_of_cpu::<1>),
     row("events, i1i", &EVENTS, "perf script -i $DATA --itrace=i1ie -F ip", every_of_cpu::<1>),

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Records of sampled instructions in the trace: which instructions, and what their registers were, by executing the program once more here.
+//! Checks the records of sampled instructions in the trace: which instructions they are for, and the values of registers. For the
+//! registers, the program is executed once more here.
 
 use super::executed::{Executed, Printed, Step, Verdict};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use std::collections::HashMap;
 
-/// Each block of records has its counter's number, and a record of the ring says which event that is.
+/// Each block of records must have the number of its counter, and a record in the ring must assign this number to an event.
 pub(super) fn numbered(said: &Printed<'_>) -> Verdict {
     let has = |text: &str| said.out.lines().filter(|line| line.contains(text)).count();
     let (ids, records, numbers) = (
@@ -22,8 +23,8 @@ pub(super) fn numbered(said: &Printed<'_>) -> Verdict {
     Ok(format!("{records} records, each with its number"))
 }
 
-/// The registers behind each `N`th instruction. The address of the stack is taken from the first one, and of the flags only the trap flag is
-/// looked at, which is never set.
+/// The registers after each `N`th instruction. The address of the stack is taken from the first record. Of the flags, only the trap flag is
+/// checked, which must never be set.
 pub(super) fn registers<const N: usize>(said: &Printed<'_>) -> Verdict {
     let shown: Vec<_> = said
         .out
@@ -109,16 +110,16 @@ const NAMES: [(&str, Register); 16] = [
     ("R15", Register::R15),
 ];
 
-/// What is known behind an instruction.
+/// The known values after an instruction.
 struct State {
     ip: u64,
     next: Option<u64>,
     registers: HashMap<Register, u64>,
-    /// Whether R11 has the flags, as a system call leaves them.
+    /// Whether R11 contains the flags, as a system call saves them there.
     has_flags: bool,
 }
 
-/// Executes the program `registers`: what its registers are behind each instruction of the log.
+/// Executes the program `registers`. Returns its registers after each instruction of the log.
 fn states(executed: &Executed) -> Result<Vec<State>, String> {
     let [steps] = executed.threads.as_slice() else {
         return Err("the program has more than one thread".to_owned());
@@ -129,7 +130,7 @@ fn states(executed: &Executed) -> Result<Vec<State>, String> {
     let mut states = Vec::new();
     for step in steps {
         if std::mem::take(&mut called) {
-            // getuid() of root.
+            // The system call is getuid(), and the user is root.
             registers.insert(Register::RAX, 0);
         }
         let insn = executed.code.instruction(step.ip);
@@ -151,7 +152,7 @@ fn states(executed: &Executed) -> Result<Vec<State>, String> {
     Ok(states)
 }
 
-/// Executes one of the instructions that the program has.
+/// Executes an instruction. Supports only those that the program has.
 fn execute(
     insn: &Instruction,
     step: &Step,
@@ -167,7 +168,7 @@ fn execute(
             *stack = stack.wrapping_sub(8);
             return Ok(());
         }
-        // A move of 4 bytes clears the others.
+        // A move of 4 bytes clears the upper 4 bytes.
         Mnemonic::Mov if insn.op1_kind() != OpKind::Register => insn.immediate(1),
         Mnemonic::Add => old.ok_or_else(strange)?.wrapping_add(insn.immediate(1)),
         Mnemonic::Dec => old.ok_or_else(strange)?.wrapping_sub(1),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! AUX samples of `soft_pt` in stock perf: at each system call of a program a tracepoint samples the newest trace, which is all of it. So each
-//! sample must lead to that system call, and its call chain and last branches must be the program's there.
+//! AUX samples of `soft_pt` in stock perf. At each system call of a program, a tracepoint samples the newest trace, and there is room for
+//! all of it. So each sample must lead to that system call, and its call chain and last branches must be those of the program there.
 
 use super::calls::walk;
 use super::executed::{Ends, Executed, Kind};
@@ -25,7 +25,7 @@ pub(in crate::suites::exact) const NAME: &str = "AUX samples";
 
 const FILE: &str = "samples.data";
 
-/// What the guest says where the kernel cannot do it.
+/// The guest's output if the kernel does not export `perf_output_copy_aux()`.
 const REFUSES: &str = "refuses";
 
 pub(in crate::suites::exact) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
@@ -46,7 +46,7 @@ pub(in crate::suites::exact) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) 
         .intel()
         .installed(Path::new("/usr/bin/perf"))?
         .installed(&program)?;
-    // On one CPU: a sample has what that CPU has traced.
+    // The program stays on one CPU, as a sample has only the trace of its CPU.
     let command = format!(
         "grep -q __ksymtab_perf_output_copy_aux /proc/kallsyms || {{ echo {REFUSES} >/out/said; exit 0; }}
 insmod /modules/rust_perf.ko && insmod /modules/rust_stepping.ko && insmod /modules/soft_pt.ko intel_pt=1 || exit 1
@@ -100,7 +100,7 @@ taskset 1 perf record -q -B -N --aux-sample=32768 -e '{{intel_pt//u,raw_syscalls
     Ok(suite)
 }
 
-/// Lines of `-F event,ip`: in front of each sample the instructions of its trace. perf leaves out what the sample before has.
+/// Lines of `-F event,ip`: the instructions of a sample's trace precede the sample. perf skips those that the previous sample has.
 fn instructions(shown: &str, executed: &Executed) -> std::result::Result<String, String> {
     let steps = executed.first();
     let ends = (1..).zip(steps);
@@ -138,7 +138,8 @@ fn instructions(shown: &str, executed: &Executed) -> std::result::Result<String,
     }
 }
 
-/// Samples with their call chains: lines of `-F ip`, an empty one behind each. The kernel's part is not traced.
+/// Samples with their call chains: lines of `-F ip`, with an empty one after each sample. The kernel's part of a chain is skipped, as the
+/// kernel is not traced.
 fn chains(shown: &str, executed: &Executed) -> std::result::Result<String, String> {
     let mut right = Vec::new();
     walk(executed.first(), |step, stack| {
@@ -159,9 +160,10 @@ fn chains(shown: &str, executed: &Executed) -> std::result::Result<String, Strin
     }
 }
 
-/// Samples with the branches before them, the newest first: lines of `-F ip,brstack`. A branch from or to 0 is where the trace begins or ends.
+/// Samples with the branches before them, the newest first: lines of `-F ip,brstack`. A branch from 0 is the beginning of the trace, and a
+/// branch to 0 its end.
 fn branches(shown: &str, executed: &Executed) -> std::result::Result<String, String> {
-    /// As many as perf has by default.
+    /// perf's default number of branches in a sample.
     const MOST: usize = 64;
 
     let mut taken = Vec::new();

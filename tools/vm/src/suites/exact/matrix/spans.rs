@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether what `auxview export` writes for viewers are the calls of the program.
+//! Checks that the spans that `auxview export` writes for viewers are the calls of the program.
 
 use super::executed::{Code, Executed, Kind, Printed, Step, Verdict};
 use std::collections::BTreeMap;
 
-/// The number of instructions before it, and the function that begins; none: the innermost one ends.
+/// The number of instructions before an event, and the function that begins, if its address is known. `None`: the innermost function ends.
 type Event = (u64, Option<Option<u64>>);
 
-/// The spans of a thread, by its instructions.
+/// The beginnings and ends of functions in a thread, derived from its instructions.
 fn right(steps: &[Step], code: &Code) -> Vec<Event> {
     let mut events = Vec::new();
-    // Each function, and where it returns to.
+    // Each open function, and the address to which it returns.
     let mut stack: Vec<(Option<u64>, Option<u64>)> = Vec::new();
     let mut count = 0;
     for step in steps {
@@ -48,10 +48,10 @@ fn right(steps: &[Step], code: &Code) -> Vec<Event> {
     events
 }
 
-/// Time, and the name of what begins.
+/// The time of an event, and the name of the function that begins. `None`: the innermost function ends.
 type Shown<'a> = (u64, Option<&'a str>);
 
-/// By thread. Lines of time, thread and perhaps a name.
+/// The events of each thread. A line has a time, a thread, and a name if a function begins.
 fn shown(text: &str) -> Result<BTreeMap<&str, Vec<Shown<'_>>>, String> {
     let mut threads: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for line in text.lines() {
@@ -68,13 +68,13 @@ fn shown(text: &str) -> Result<BTreeMap<&str, Vec<Shown<'_>>>, String> {
     Ok(threads)
 }
 
-/// Each span of each thread with its name and its place in the others, and no time before the last. With `EXACT` each time is that of
-/// the first thread's instructions.
+/// Each span of each thread must have its name and its place in the other spans. No time may be before the last. With `EXACT`, each time
+/// must be as many units after the thread's first time as there are instructions before.
 pub(super) fn spans<const EXACT: bool>(said: &Printed<'_>) -> Verdict {
     let code = &said.executed.code;
     let shown = shown(said.out)?;
     let (mut count, mut deepest) = (0, 0);
-    // Threads have numbers in the order in which they are made.
+    // The numbers of threads are in the order of their creation.
     let threads = &said.executed.threads;
     if shown.len() != threads.len() || threads.is_empty() {
         return Err(format!(
@@ -125,10 +125,10 @@ pub(super) fn spans<const EXACT: bool>(said: &Printed<'_>) -> Verdict {
 
 /// A line of `auxview script`.
 struct Line<'a> {
-    /// Instructions before it.
+    /// The number of instructions before it.
     at: usize,
     thread: &'a str,
-    /// The function that begins; none: the innermost one ends.
+    /// The function that begins. `None`: the innermost function ends.
     begins: Option<&'a str>,
 }
 
@@ -145,24 +145,24 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The functions that the threads of a CPU are in, by what is shown.
+/// The open functions of the threads on a CPU, according to the lines so far.
 #[derive(Default)]
 struct Threads<'a> {
     stacks: BTreeMap<&'a str, Vec<&'a str>>,
-    /// Who runs.
+    /// The thread that runs.
     runs: &'a str,
-    /// Instructions up to here are in functions that are shown.
+    /// The number of instructions that have been checked.
     until: usize,
     deepest: usize,
 }
 
 impl<'a> Threads<'a> {
-    /// The instructions up to `at` are executed in the innermost function of the thread that runs.
+    /// Checks that the instructions up to `at` are in the innermost function of the thread that runs.
     fn go_to(&mut self, at: usize, executed: &Executed) -> Result<(), String> {
         let top = self.stacks.get(self.runs).and_then(|stack| stack.last());
         let steps = executed.first().get(self.until..at);
         let steps = steps.ok_or_else(|| format!("there is no instruction {at}"))?;
-        // Of programs the names are not known.
+        // The symbols of programs are not known, so only kernel code is checked.
         for (number, step) in steps
             .iter()
             .enumerate()
@@ -192,8 +192,10 @@ impl<'a> Threads<'a> {
     }
 }
 
-/// All functions of a CPU, with the kernel's, in lines of `auxview script --clock instructions`: each instruction of the kernel is in the
-/// innermost function of the thread that runs; a call begins one and ends none, and a return into a function that is open begins none.
+/// All functions of a CPU, also the kernel's, in lines of `auxview script --clock instructions`:
+/// - Each instruction of the kernel must be in the innermost function of the thread that runs.
+/// - A call must begin a function, and must end none.
+/// - A return into an open function must begin none.
 pub(super) fn spans_of_cpu(said: &Printed<'_>) -> Verdict {
     let executed = said.executed;
     let steps = executed.first();
@@ -205,7 +207,7 @@ pub(super) fn spans_of_cpu(said: &Printed<'_>) -> Verdict {
         let Some(first) = together.first() else {
             continue;
         };
-        // What a program before an exec was in ends late.
+        // After an exec, the functions of the program before it end late.
         let at = first.at.max(threads.until);
         threads.go_to(at, executed)?;
         if first.at == at {

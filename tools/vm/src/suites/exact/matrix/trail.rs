@@ -1,45 +1,45 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Follows the packets of a dump along the log: each bit, each address and each beginning and end must be that of what was executed
-//! next. So what perf has to make of the packets is known, instruction by instruction.
+//! Compares the packets of a dump with the log. Each bit, each address, each beginning and each end must match the instructions that were
+//! executed next. So it is known what perf must decode from the packets, instruction by instruction.
 //!
-//! An interrupt, and what ends a trace between two instructions, is not in the log: there a `FUP` says where it was, and what follows
-//! must be what was executed next.
+//! The log does not have interrupts and ends of the trace between two instructions. For these, a `FUP` has the address, and the trace must
+//! continue with the instruction that was executed next.
 
 use super::executed::{Executed, Kind, Printed, Step, Verdict};
 use super::packets::{of_clock, packets, Packet};
 
-/// What a decoder comes to, in this order.
+/// An event in the decoding of a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// It walks over an instruction: its address, and whether it is a branch.
+    /// The decoder passes an instruction: its address, and whether it is a branch.
     Walks(u64, bool),
-    /// It reads a packet that has an address, or several packets that have one.
+    /// The decoder reads a packet with an address, or several packets with one address.
     Address(Place, u64),
-    /// It reads a `TSC`.
+    /// The decoder reads a `TSC`.
     Time(u64),
-    /// It reads a packet behind which it looks anew how far to walk.
+    /// The decoder reads a packet after which it determines again how many instructions to pass.
     Stops,
     /// The trace ends.
     Ends,
 }
 
-/// Where an address is.
+/// The packet that has an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// `TIP.PGE`.
     Begin,
     /// `TIP`.
     Branch,
-    /// `FUP`, but for that of a `PSB`.
+    /// The `FUP` of an interrupt, or of an end of the trace.
     Event,
     /// The `FUP` of a `PSB`.
     Psb,
-    /// That of a `MODE.Exec`, or of the `CFE` of an instruction.
+    /// The `FUP` of a `MODE.Exec`, or of a `CFE` with an address.
     Bound,
 }
 
-/// All that a decoder of this dump comes to.
+/// All events in the decoding of this dump.
 pub(super) fn follow(dump: &str, executed: &Executed) -> Result<Vec<Event>, String> {
     let mut trail = Trail {
         executed,
@@ -70,7 +70,7 @@ pub(super) fn follow(dump: &str, executed: &Executed) -> Result<Vec<Event>, Stri
                 Ok(())
             }
             ("FUP", Some(ip)) if in_psb => trail.is_at(ip, Place::Psb),
-            // Nothing leads away from there.
+            // The program continues at this address: there is no interrupt and no end of the trace.
             ("FUP", Some(ip)) if is_bound => trail.is_at(ip, Place::Bound),
             ("FUP", Some(ip)) => {
                 event = true;
@@ -102,7 +102,7 @@ pub(super) fn follow(dump: &str, executed: &Executed) -> Result<Vec<Event>, Stri
     Ok(trail.events)
 }
 
-/// The address of a packet that has one. The first byte says how much of it is as it was.
+/// The address of a packet, if it has one. The first byte determines which bits are those of the previous address.
 fn address(packet: &Packet<'_>, last: &mut u64) -> Option<u64> {
     if !matches!(packet.name, "TIP" | "TIP.PGE" | "TIP.PGD" | "FUP") || packet.payload == "no ip" {
         return None;
@@ -112,7 +112,7 @@ fn address(packet: &Packet<'_>, last: &mut u64) -> Option<u64> {
         1 => u64::MAX << 16,
         2 => u64::MAX << 32,
         4 => u64::MAX << 48,
-        // It is extended by its sign.
+        // The address is sign-extended.
         3 if payload >> 47 & 1 == 1 => {
             *last = u64::MAX;
             u64::MAX << 48
@@ -123,7 +123,7 @@ fn address(packet: &Packet<'_>, last: &mut u64) -> Option<u64> {
     Some(*last)
 }
 
-/// The address of the `TIP` behind a `FUP`; none where the trace ends.
+/// The address of the `TIP` after a `FUP`. `None` if the trace ends.
 fn next_address(behind: &[Packet<'_>], mut last: u64) -> Option<u64> {
     let next = behind
         .iter()
@@ -135,9 +135,9 @@ struct Trail<'a> {
     executed: &'a Executed,
     /// The number of the instruction that is executed next.
     at: usize,
-    /// Where the program is; nothing where it is not traced.
+    /// The address at which the trace is. `None` before its first beginning.
     here: Option<u64>,
-    /// Where the calls that were executed expect their returns.
+    /// The return addresses of the calls that have not returned.
     calls: Vec<u64>,
     events: Vec<Event>,
 }
@@ -149,7 +149,7 @@ impl Trail<'_> {
             .ok_or("nothing is executed any more".to_owned())
     }
 
-    /// Walks over the next instruction, and where it leads; nothing if a packet says so.
+    /// Passes the next instruction. Returns where it leads, or `None` if a packet determines that.
     fn walks(&mut self) -> Result<Option<u64>, String> {
         let step = self.next()?;
         if self.here != Some(step.ip) {
@@ -168,7 +168,7 @@ impl Trail<'_> {
         };
         self.events
             .push(Event::Walks(step.ip, step.kind != Kind::Plain));
-        // A call of what is behind it only asks where it is.
+        // A call of the next instruction only reads the instruction pointer, and does not return.
         if step.is_call() && to != Some(step.behind()) {
             self.calls.push(step.behind());
         }
@@ -176,7 +176,7 @@ impl Trail<'_> {
         Ok(to)
     }
 
-    /// Walks up to and over the next instruction that needs a packet.
+    /// Passes all instructions up to and including the next one that needs a packet.
     fn decides(&mut self) -> Result<Step, String> {
         loop {
             let step = self.next()?;
@@ -186,14 +186,14 @@ impl Trail<'_> {
         }
     }
 
-    /// Walks to this address, in front of what the processor does itself. `to`: where that leads.
+    /// Passes instructions up to this address, at which there is an interrupt or the end of the trace. `to` is where the interrupt leads.
     fn walks_to(&mut self, ip: u64, to: Option<u64>) -> Result<(), String> {
         while to.is_some() || self.here != Some(ip) {
             let step = self.next()?;
             if self.here == Some(ip) {
                 match to {
                     Some(to) if step.ip == to => break,
-                    // It has begun, and is not done.
+                    // The instruction has begun, but is not complete.
                     Some(to) if step.ip == ip && step.next == Some(to) => {
                         self.at += 1;
                         break;
@@ -209,7 +209,7 @@ impl Trail<'_> {
         Ok(())
     }
 
-    /// What the processor does itself leads to this address.
+    /// The interrupt leads to this address.
     fn goes_to(&mut self, to: u64) -> Result<(), String> {
         let step = self.next()?;
         if step.ip != to {
@@ -222,7 +222,7 @@ impl Trail<'_> {
 
     fn begins(&mut self, ip: u64) -> Result<(), String> {
         let mut step = self.next()?;
-        // It was begun before the trace ended, and is not done.
+        // The instruction began before the trace ended, and is not complete.
         if step.ip != ip && step.next == Some(ip) && self.here.is_some() {
             self.at += 1;
             step = self.next()?;
@@ -235,7 +235,7 @@ impl Trail<'_> {
         Ok(())
     }
 
-    /// Something else than a branch is at this address.
+    /// Passes instructions up to this address, which a packet has that is not for a branch.
     fn is_at(&mut self, ip: u64, place: Place) -> Result<(), String> {
         while self.here != Some(ip) {
             let step = self.next()?;
@@ -247,7 +247,7 @@ impl Trail<'_> {
         Ok(())
     }
 
-    /// The bits of a `TNT`, as in `TTN (3)`.
+    /// Follows the bits of a `TNT` such as `TTN (3)`.
     fn takes(&mut self, bits: &str) -> Result<(), String> {
         for bit in bits.chars().filter(|bit| matches!(bit, 'T' | 'N')) {
             let step = self.decides()?;
@@ -256,11 +256,11 @@ impl Trail<'_> {
             let to = match (step.kind, bit) {
                 (Kind::Conditional, 'T') => target,
                 (Kind::Conditional, _) => Some(step.behind()),
-                // What is executed next may be an interrupt's.
+                // Not `step.next`, which may be the first instruction of an interrupt handler.
                 (Kind::Return, 'T') => expected,
                 _ => return Err(format!("{step:x?} is executed, and the bit is {bit}")),
             };
-            // An interrupt may be in front of what follows.
+            // If the next instruction is neither of both targets, it is that of an interrupt handler.
             let next = step
                 .next
                 .filter(|next| target == Some(*next) || step.behind() == *next);
@@ -272,7 +272,7 @@ impl Trail<'_> {
         Ok(())
     }
 
-    /// Where its call expects this one, if it is a return.
+    /// If the instruction is a return: the return address of its call.
     fn is_expected(&mut self, step: Step) -> Option<u64> {
         match step.kind {
             Kind::Return => self.calls.pop(),
@@ -286,13 +286,13 @@ impl Trail<'_> {
         if matches!(step.kind, Kind::Conditional) {
             return Err(format!("{step:x?} is executed, which needs a bit"));
         }
-        // If it is not what is executed next, an interrupt must be there.
+        // If another instruction is executed next, there must be an interrupt at `to`.
         self.here = Some(to);
         self.events.push(Event::Address(Place::Branch, to));
         Ok(())
     }
 
-    /// The trace ends with a branch out of what is traced.
+    /// The trace ends with a branch out of the traced code.
     fn leaves(&mut self) -> Result<(), String> {
         let step = self.decides()?;
         match step.kind {
@@ -316,7 +316,7 @@ impl Trail<'_> {
     }
 }
 
-/// The dump leads to each instruction, and to no other.
+/// The dump must lead to each executed instruction, and to no other.
 pub(super) fn each_packet(said: &Printed<'_>) -> Verdict {
     let events = follow(said.out, said.executed)?;
     let of = |is: fn(&Event) -> bool| events.iter().filter(|event| is(event)).count();
@@ -328,7 +328,7 @@ pub(super) fn each_packet(said: &Printed<'_>) -> Verdict {
     ))
 }
 
-/// The dump, a line `quick`, and lines of `-F ip`: those addresses that packets have.
+/// The output has the dump, a line `quick`, and lines of `-F ip`: the addresses in packets, or with `LEAPS`, only those in `PSB`s.
 pub(super) fn quick<const LEAPS: bool>(said: &Printed<'_>) -> Verdict {
     let (dump, shown) = said
         .out
@@ -342,8 +342,8 @@ pub(super) fn quick<const LEAPS: bool>(said: &Printed<'_>) -> Verdict {
     same(shown, &right.collect::<Vec<_>>())
 }
 
-/// The dump, a line `timed`, and lines of `-F ip`: the instructions that perf takes a period of `NS` nanoseconds apart. Between two `TSC`s an
-/// instruction is a tick for it, and the period is a power of two.
+/// The output has the dump, a line `timed`, and lines of `-F ip`: the instructions that perf samples with a period of `NS` nanoseconds.
+/// perf rounds the period down to a power of two of ticks. Between two `TSC`s, it counts a tick for each instruction.
 pub(super) fn periodic<const NS: u64>(said: &Printed<'_>) -> Verdict {
     let (dump, shown) = said
         .out
@@ -384,15 +384,15 @@ pub(super) fn periodic<const NS: u64>(said: &Printed<'_>) -> Verdict {
     same(shown, &right)
 }
 
-/// What perf knows when it decides which instruction it takes.
+/// The state by which perf determines which instruction it samples next.
 struct Period {
     ticks: u64,
-    /// The newest `TSC`, and how many instructions perf has walked over since.
+    /// The newest `TSC`. `walked` is the number of instructions that perf has passed since then.
     time: u64,
     walked: u64,
-    /// The period in which it has taken one last.
+    /// The period of the last sample, as its first tick.
     sampled: u64,
-    /// Whether the trace has not ended since.
+    /// Whether the trace has not ended since then.
     goes_on: bool,
 }
 
@@ -401,7 +401,7 @@ impl Period {
         time & !(self.ticks - 1)
     }
 
-    /// How many instructions perf walks over to the next one that it takes.
+    /// How many instructions perf passes up to the next one that it samples.
     fn next(&mut self) -> u64 {
         let mut now = self.time + self.walked;
         if self.goes_on {
@@ -430,7 +430,7 @@ impl Period {
     }
 }
 
-/// Whether lines of addresses are these.
+/// Checks that the lines have exactly these addresses.
 fn same(shown: &str, right: &[u64]) -> Verdict {
     let hex = |word| u64::from_str_radix(word, 16).ok();
     let shown: Vec<_> = shown.split_whitespace().map(hex).collect();
@@ -456,7 +456,7 @@ mod tests {
         logged("1000 1010 3000 1014 1005 1030 1031", 7)
     }
 
-    /// That much of it.
+    /// The executed instructions of this log, which has `count` of them.
     fn logged(log: &str, count: usize) -> Executed {
         let mut image = vec![0x90; 0x3000];
         let mut put = |at: usize, bytes: &[u8]| {
@@ -586,7 +586,7 @@ mod tests {
             sampled: 0,
             goes_on: false,
         };
-        // The first instruction begins a period; the others have so many between.
+        // The first sample is nearer. Later samples are a period apart.
         assert_eq!(period.next(), 3);
         period.walked = 3;
         period.takes();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether the viewers' own code shows of an export what was executed: Perfetto's classes of its format, and speedscope in a browser.
+//! Checks that viewers show in an export what was executed: Perfetto's own classes for its format, and speedscope in a browser.
 //!
-//! Both come from their registries, pip and the browser from Debian, in the root that `RUNNER=viewers` makes.
+//! Both come from their package registries. pip and the browser come from Debian, in the build root that `RUNNER=viewers` makes.
 
 use super::executed::{Printed, Verdict};
 use super::recordings::{Recording, PLAIN, THREADS};
@@ -24,10 +24,10 @@ use std::process::Command;
 const PERFETTO: &str = "perfetto==0.59.1";
 const SPEEDSCOPE: &str = "speedscope@1.25.0";
 
-/// What is recorded in the guest.
+/// The recordings that are made in the guest.
 const RECORDED: [&Recording; 2] = [&PLAIN, &THREADS];
 
-/// A name, what is exported, how, and what is right.
+/// A row: its name, the recording, the command that exports the recording and reads the export, and the check of the output.
 type Shown = (
     &'static str,
     &'static Recording,
@@ -62,11 +62,11 @@ const ROWS: [Shown; 4] = [
     ),
 ];
 
-/// Records programs in a guest, and has the viewers open what is exported.
+/// Records programs in a guest, exports the recordings, and opens the exports with the viewers.
 ///
 /// # Errors
 ///
-/// When this is not the root for viewers, something does not build, or a file cannot be read or written.
+/// When this is not the build root for viewers, a build fails, or a file cannot be read or written.
 pub(crate) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     let viewers = fetch(cache)?;
     let dir = dir.join("viewers");
@@ -123,7 +123,7 @@ pub(crate) fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     Ok(suite)
 }
 
-/// Fetches the viewers by pip and npm.
+/// Fetches the viewers with pip and npm.
 fn fetch(cache: &Cache) -> Result<PathBuf> {
     let name = format!("viewers-{}", hash([PERFETTO, SPEEDSCOPE, "1"]));
     cache.entry(&name, |temporary, _| {
@@ -145,7 +145,7 @@ fn fetch(cache: &Cache) -> Result<PathBuf> {
             .arg("--prefix")
             .arg(temporary)
             .arg(SPEEDSCOPE)
-            // Node has certificates of its own.
+            // Node trusts only its own certificates by default.
             .env("NODE_EXTRA_CA_CERTS", "/etc/ssl/certs/ca-certificates.crt")
             .env("npm_config_cache", temporary.join("npm"));
         log.run("npm, which installs speedscope,", &mut npm)?;
