@@ -8,15 +8,15 @@ use std::process::Command;
 
 use anyhow::{bail, Context, Result};
 
-/// In the order in which they depend on each other.
+/// The framework and the driver, in the order in which they are loaded.
 pub const ORDER: [&str; 2] = ["rust_perf", "pattern"];
 
-/// Loads those that are not loaded.
+/// Loads the modules of [`ORDER`] that are not loaded.
 pub fn load_all() -> Result<()> {
     ORDER.into_iter().try_for_each(load)
 }
 
-/// Loads one, if it is not loaded, and what it needs besides the framework.
+/// Loads a module, if it is not loaded. For `soft_pt`, also loads `rust_stepping`.
 pub fn load(name: &str) -> Result<()> {
     if name == "soft_pt" {
         load("rust_stepping")?;
@@ -27,7 +27,7 @@ pub fn load(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether this is the debug kernel, which is slow, and makes allocations fail on demand.
+/// Whether this is the debug kernel. It is slow, and can make allocations fail on demand.
 pub fn is_debug_kernel() -> bool {
     std::env::var_os("AUXPMU_KERNEL").is_some_and(|kernel| kernel == "debug")
 }
@@ -40,19 +40,19 @@ pub fn with<T>(name: &str, what: impl FnOnce() -> Result<T>) -> Result<T> {
     outcome
 }
 
-/// Loads the driver anew, under the name that goes by this number in its parameter `alias`.
+/// Loads `pattern` anew, under the name that this value of its parameter `alias` selects.
 pub fn alias(number: u8) -> Result<()> {
     again(&format!("alias={number}"))
 }
 
-/// Loads the driver anew, with this parameter.
+/// Loads `pattern` anew, with this parameter.
 pub fn again(parameter: &str) -> Result<()> {
     load_all()?;
     unload("pattern")?;
     tool("insmod", &["/modules/pattern.ko", parameter])
 }
 
-/// Loads a second driver, if the guest has one: the name of its PMU and of its module.
+/// Loads a second driver, if the guest has one. Returns the names of its PMU and of its module.
 pub fn load_second() -> Result<Option<(&'static str, &'static str)>> {
     const PMU: &str = "minimal";
     for name in ["pmu_minimal", "minimal"] {
@@ -70,7 +70,7 @@ pub fn is_loaded(name: &str) -> bool {
     Path::new("/sys/module").join(name).exists()
 }
 
-/// A counter of the framework's for a PMU, in debugfs.
+/// Reads a counter that the framework keeps for a PMU, from debugfs.
 pub fn counter(pmu: &str, name: &str) -> Result<u64> {
     let path = format!("/sys/kernel/debug/perf-{pmu}/{name}");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -79,7 +79,19 @@ pub fn counter(pmu: &str, name: &str) -> Result<u64> {
         .with_context(|| format!("{path} reads {text:?}"))
 }
 
-/// How many references to the module there are.
+/// Bytes for which the units of all PMUs of the framework found no space.
+pub fn lost_no_space() -> Result<u64> {
+    let mut sum = 0;
+    for entry in fs::read_dir("/sys/kernel/debug").context("cannot read debugfs")? {
+        let name = entry?.file_name();
+        if let Some(pmu) = name.to_str().and_then(|name| name.strip_prefix("perf-")) {
+            sum += counter(pmu, "lost_no_space")?;
+        }
+    }
+    Ok(sum)
+}
+
+/// The number of references to the module.
 pub fn references(name: &str) -> Result<u32> {
     let path = format!("/sys/module/{name}/refcnt");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -93,7 +105,7 @@ pub fn unload(name: &str) -> Result<()> {
     tool("rmmod", &[name])
 }
 
-/// Runs a tool that must succeed.
+/// Runs a tool. Fails if the tool fails.
 pub fn tool(program: &str, arguments: &[&str]) -> Result<()> {
     let output = Command::new(program)
         .args(arguments)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A run of the recorder, and the check of what it recorded.
+//! Runs the recorder, and checks the recorded file.
 
 mod growing;
 mod seen;
@@ -24,22 +24,25 @@ pub use seen::Seen;
 
 pub const PAGE: u64 = 4096;
 
-/// A recorder that runs for so long has hung.
+/// A recorder that runs longer than this has hung.
 const TIMEOUT: Duration = Duration::from_secs(3 * PATIENCE.as_secs());
+
+/// How long a recorder may be stopped: after the end of the workload, its ring does not become full.
+const FULL: Duration = Duration::from_secs(2);
 
 /// How fast the recorder reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
-    /// As fast as it can.
+    /// As fast as possible.
     KeepsUp,
-    /// It is stopped most of the time, so that the ring fills.
+    /// The recorder is stopped, again and again, until a unit has found its ring full.
     Slow,
 }
 
-/// What a recorder said and did.
+/// How a recorder ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its exit status; 128 and the number of the signal that ended it, as that perf sends itself.
+    /// Its exit status. If a signal ended it, 128 plus the signal's number: perf ends itself by a signal.
     pub status: i32,
     /// What it wrote to standard error.
     pub errors: String,
@@ -60,7 +63,7 @@ pub fn run(command: &mut Command) -> Result<Output> {
         .with_context(|| format!("cannot start {command:?}"))
 }
 
-/// Runs a command that must succeed; gives what it wrote to standard output.
+/// Runs a command that must succeed. Returns its standard output.
 pub fn said(command: &mut Command) -> Result<String> {
     let output = run(command)?;
     ensure!(
@@ -72,7 +75,7 @@ pub fn said(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Exit status and all output of a command of auxrec, which may fail.
+/// Runs a command of auxrec, which may fail. Returns its exit status and all output.
 pub fn outcome(command: &mut Command) -> Result<(Option<i32>, String)> {
     let output = run(command)?;
     let text = [output.stdout, output.stderr].concat();
@@ -82,7 +85,7 @@ pub fn outcome(command: &mut Command) -> Result<(Option<i32>, String)> {
     ))
 }
 
-/// Runs `auxrec recover --in-place`, which must succeed; gives what it says.
+/// Runs `auxrec recover --in-place`, which must succeed. Returns its output.
 pub fn recover(path: &Path) -> Result<String> {
     let (status, text) = outcome(auxrec(["recover", "--in-place"]).arg(path))?;
     ensure!(
@@ -93,7 +96,7 @@ pub fn recover(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// A recorder that runs.
+/// A running recorder.
 pub struct Recorder {
     child: Child,
 }
@@ -113,7 +116,7 @@ impl Recorder {
         Self::of("auxrec", file, arguments)
     }
 
-    /// The same with another program, `perf`.
+    /// Starts another program, `perf`, in the same way.
     pub fn of(program: &str, file: &Path, arguments: &[String]) -> Result<Self> {
         Self::spawn(
             Command::new(program)
@@ -137,7 +140,7 @@ impl Recorder {
         self.child.stderr.take().context("no standard error")
     }
 
-    /// Fails if it has ended.
+    /// Fails if the recorder has ended.
     pub fn runs(&mut self) -> Result<()> {
         match self.child.try_wait().context("cannot wait for auxrec")? {
             Some(status) => bail!("auxrec ended with {status}"),
@@ -145,33 +148,33 @@ impl Recorder {
         }
     }
 
-    /// Waits for its end, however long that takes.
+    /// Waits for its end, without a time limit.
     pub fn ended(mut self) -> Result<ExitStatus> {
         self.child.wait().context("cannot wait for auxrec")
     }
 
-    /// Its process.
+    /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to it.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         kill_process(pid.context("a pid of 0")?, signal).context("cannot signal auxrec")
     }
 
-    /// Kills it, as nothing else ends a program at once.
+    /// Kills it by SIGKILL, so that it cannot clean up.
     pub fn kill(self) -> Result<()> {
         self.signal(Signal::KILL)?;
         self.ended().map(drop)
     }
 
-    /// Waits for its end.
+    /// Waits for its end, up to a time limit. Meanwhile, `reader` may stop it again and again.
     pub fn wait(mut self, reader: Reader) -> Result<Ended> {
         let end = Instant::now() + TIMEOUT;
         let mut errors = self.errors()?;
-        // Read as it comes, so that a recorder with much to say does not wait for us.
+        // A thread reads the messages, so that a recorder that writes many of them is not blocked.
         let errors = thread::spawn(move || {
             let mut text = String::new();
             errors.read_to_string(&mut text).map(|_| text)
@@ -190,8 +193,12 @@ impl Recorder {
             match reader {
                 Reader::KeepsUp => thread::sleep(Duration::from_millis(5)),
                 Reader::Slow => {
+                    let before = module::lost_no_space()?;
                     self.signal(Signal::STOP)?;
-                    thread::sleep(Duration::from_millis(120));
+                    let end = Instant::now() + FULL;
+                    while module::lost_no_space()? == before && Instant::now() < end {
+                        thread::sleep(Duration::from_millis(5));
+                    }
                     self.signal(Signal::CONT)?;
                     thread::sleep(Duration::from_millis(40));
                 }
@@ -212,29 +219,29 @@ impl Recorder {
 }
 
 impl Drop for Recorder {
-    /// A case that fails in the middle leaves no recorder to the next one, which would find the PMU taken.
+    /// Kills the recorder if a case fails half-way: the next case would find the PMU busy.
     fn drop(&mut self) {
-        // Where it has ended, neither does anything.
+        // If it has ended, both calls have no effect.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A file in memory that goes when the case is over.
+/// A file in memory that is removed at the end of the case.
 pub struct TraceFile(PathBuf);
 
 impl TraceFile {
-    /// A name that no other case has.
+    /// A file whose name no other case uses.
     pub fn new(case: &str) -> Self {
         Self(Path::new("/tmp").join(format!("{}.data", case.replace([' ', '/'], "-"))))
     }
 
-    /// In this directory.
+    /// A file in this directory.
     pub fn within(directory: &Path) -> Self {
         Self(directory.join("perf.data"))
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -242,20 +249,20 @@ impl TraceFile {
 
 impl Drop for TraceFile {
     fn drop(&mut self) {
-        // They may never have been made.
+        // The file may not exist.
         let _ = std::fs::remove_file(&self.0);
-        // What a recorder found under this name.
+        // The recorder renames an existing file to this name.
         let mut old = self.0.clone().into_os_string();
         old.push(".old");
         let _ = std::fs::remove_file(old);
     }
 }
 
-/// A disk in memory, with room for so much; it goes when the case is over.
+/// A tmpfs of a limited size, which is unmounted at the end of the case.
 pub struct Disk(PathBuf);
 
 impl Disk {
-    /// A name that no other case has, and what it holds, as `1m`.
+    /// Mounts one at a path that no other case uses. `size` is its size, such as `1m`.
     pub fn new(case: &str, size: &str) -> Result<Self> {
         let directory = Path::new("/tmp").join(case.replace([' ', ',', '/'], "-"));
         std::fs::create_dir_all(&directory)?;
@@ -279,7 +286,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Where it is.
+    /// The directory where it is mounted.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -287,7 +294,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // A process that still had a file there would have failed the case.
+        // This fails if a process still has a file open there; then the case has failed before.
         let _ = Command::new("umount").arg(&self.0).status();
     }
 }
@@ -304,14 +311,14 @@ pub fn event(terms: &str, ring: u64) -> Vec<String> {
     .to_vec()
 }
 
-/// Waits until the module `pattern` has no references: no event and no ring is left.
+/// Waits until the module `pattern` has no references, so that no event and no ring is left.
 pub fn released() -> Result<()> {
     wait_for("the end of all references to pattern", || {
         Ok(module::references("pattern")? == 0)
     })
 }
 
-/// Always the same numbers below others, of no pattern: the generator of Numerical Recipes.
+/// A pseudo-random generator of numbers below its argument, with a fixed seed: the generator of Numerical Recipes.
 pub fn random() -> impl FnMut(u64) -> u64 {
     let mut seed: u32 = 1;
     move |below| {
