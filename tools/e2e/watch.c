@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * A program that looks whether it is stepped through: at its flags by PUSHF, in what SYSCALL leaves in R11, and in the frames
- * of its signals. It also computes something whose result is known, over and over.
+ * A program that checks whether it can see that it is single-stepped. It looks for the trap flag in three places: the flags that
+ * PUSHF reads, the flags that SYSCALL leaves in R11, and the frames of its signals. It also repeats a computation whose result is known.
  *
  *	watch alone|threads|children|execs|asleep|refused FILE
  *
- * It says "go" when it has begun, and a dot after each few rounds. It ends when FILE is there: with 0 if the trap flag was
- * never seen and all results were right, else with 1 and a line that says what was wrong.
+ * It prints "go" when it has started, and a dot after every few rounds. It exits when FILE exists. The exit status is 0 if it never
+ * saw the trap flag and all results were right. Otherwise it is 1, and a line reports what was wrong.
  *
  *	watch exit|exec|kill|term|fault|stop FILE
  *
- * The same, and then it ends in this way.
+ * The same rounds; but if nothing was wrong, the program then ends in the named way: it exits with 7, executes a shell, is killed by a
+ * signal, or writes to a null pointer.
  */
 #define _GNU_SOURCE
 #include <linux/filter.h>
@@ -52,7 +53,7 @@ static void handle(int signal, siginfo_t *info, void *context)
 	look(flags);
 }
 
-/* The same each time. */
+/* The result is the same each time. */
 static unsigned long sum(void)
 {
 	unsigned long sum = 1;
@@ -64,7 +65,7 @@ static unsigned long sum(void)
 
 static unsigned long right;
 
-/* Another way into the kernel, which leaves R11 alone. Not all kernels have it. */
+/* A system call by INT 0x80, which preserves R11. Not all kernels support it. */
 static unsigned long other_call(unsigned long r11)
 {
 	register unsigned long kept asm("r11") = r11;
@@ -87,7 +88,7 @@ static int has_other_call(void)
 
 static int other;
 
-/* From now on the kernel refuses getppid(), before any tracer sees the call; or has no seccomp. */
+/* Makes a seccomp filter refuse getppid(), before any tracer sees the call. Without seccomp, nothing changes. */
 static void refuse(void)
 {
 	struct sock_filter code[] = {
@@ -110,10 +111,10 @@ static void round_(void)
 	look(flags);
 	asm volatile("syscall\n\tmov %%r11, %0" : "=r"(flags) : "a"(SYS_getppid) : "rcx", "r11", "memory");
 	look(flags);
-	/* What it has pushed it takes for its own. */
+	/* POPF loads the flags that PUSHF has stored: TF must not be in them. */
 	asm volatile("pushfq\n\tpopfq\n\tpushfq\n\tpop %0" : "=r"(flags) : : "cc");
 	look(flags);
-	/* There is none of that number. */
+	/* No system call has this number. */
 	asm volatile("syscall\n\tmov %%r11, %1" : "=a"(result), "=r"(flags) : "a"(100000L) : "rcx", "r11", "memory");
 	look(flags);
 	if ((long)result != -38)
@@ -186,7 +187,7 @@ int main(int count, char **arguments)
 	if (!strcmp(what, "refused"))
 		refuse();
 	sigaction(SIGUSR1, &action, NULL);
-	/* It has just been executed by itself. */
+	/* With a fourth argument, the program has executed itself ("execs") and has printed "go" before. */
 	if (count == 3)
 		say("go");
 
@@ -203,7 +204,7 @@ int main(int count, char **arguments)
 		if (!over() && !end())
 			execl("/proc/self/exe", "watch", what, file, "again", NULL);
 	} else if (!strcmp(what, "asleep")) {
-		/* In system calls, all but a few instructions. */
+		/* The program spends nearly all of its time in system calls. */
 		while (!over()) {
 			round_();
 			usleep(1000);

@@ -39,7 +39,7 @@ fn main() -> anyhow::Result<()> {
             records.clear();
             trace.clear();
 
-            // A decoder would stand here: the records say what the trace is of, and where it has gaps.
+            // A decoder would be called here. The records show what was traced, and where the trace has gaps.
             let (reader, area) = rings.data();
             reader.drain(&area, &mut records)?;
             let (reader, area) = rings.aux();

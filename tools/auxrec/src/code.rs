@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Code that no file has: that of a JIT, and code that is written over.
+//! Generated code: code that no file has, from a JIT or written over by the program.
 //!
-//! A decoder needs the code as it was. `soft_pt` tells of such code when it is about to be executed, by a tracepoint, and then
-//! gives the trace a time of its own. [`Code`] puts each piece into a file beside the recording, and replaces the sample of the
-//! tracepoint by an MMAP2 record that says: from this time on, that part of the file is mapped there. Stock perf decodes with
-//! that. The kernel's own records of anonymous memory that can be executed would take the pieces away again, so they are left
-//! out: the tracepoint has all that is executed there.
+//! A decoder needs the code as it was when it was executed. `soft_pt` reports such code by a tracepoint before it is executed, and then
+//! restarts the trace with a later timestamp. [`Code`] stores each piece in a file beside the recording. It replaces the sample of the
+//! tracepoint by an MMAP2 record: from this time on, that part of the file is mapped at that address. Stock perf decodes with these
+//! records. The kernel's own records of executable anonymous memory would override them, so they are removed: the tracepoint reports all
+//! code that is executed there.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -25,33 +25,33 @@ use crate::error::{Error, Result};
 use crate::pmu::Pmus;
 use crate::sys;
 
-/// What the file begins with. The recorder does not overwrite a file that begins otherwise.
+/// The beginning of the file. The recorder does not overwrite a file that begins differently.
 const MAGIC: &[u8; 16] = b"auxrec's code\n\0\0";
 
-/// The tracepoint.
+/// The tracepoint that reports generated code.
 const TRACEPOINT: &str = "rust_stepping:rust_stepping_code";
 
 const PROT_READ: u32 = 1;
 const PROT_EXEC: u32 = 4;
 const MAP_PRIVATE: u32 = 2;
 
-/// Where code goes that a tracer tells of.
+/// Stores the code that a tracer reports.
 #[derive(Debug)]
 pub struct Code {
     attr: Attr,
     path: PathBuf,
     store: Mutex<Store>,
-    /// The text of a file from the beginning of a page, into which the trigger puts its breakpoint. A process has a copy of that page
-    /// then, of which the tracer tells. Where it is as in the file it is left out: decoders find it there, with its symbols.
+    /// The text of a file from the beginning of the page into which the trigger puts its breakpoint. A process then has its own copy of
+    /// that page, and the tracer reports it. Code that is the same as in the file is left out: decoders find it there, with its symbols.
     probed: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
 struct Store {
-    /// [`None`] until there is something to write.
+    /// [`None`] until there is code to write.
     file: Option<File>,
     len: u64,
-    /// Where in the file each piece is.
+    /// Offset of each piece in the file.
     pieces: HashMap<Vec<u8>, u64>,
 }
 
@@ -63,10 +63,10 @@ struct Told<'a> {
 }
 
 impl Code {
-    /// For a recording into this file; [`None`] if the tracepoint is not there, or may not be used.
+    /// Prepares to store code beside this recording; [`None`] if the tracepoint does not exist, or may not be used.
     ///
     /// # Errors
-    /// If a file has the name already, and is none of the recorder's.
+    /// If a file of this name exists, and the recorder has not written it.
     pub fn beside(output: &Path) -> Result<Option<Self>> {
         let Some(code) = Self::of(output) else {
             return Ok(None);
@@ -116,8 +116,8 @@ impl Code {
         &self.attr
     }
 
-    /// Replaces the samples of the tracepoint, whose events have the ids `code`, by records that look as if the event `tracking`
-    /// with the attribute `attr` had written them.
+    /// Replaces the samples of the tracepoint, whose events have the ids `code`. The new records look as if the event `tracking` with the
+    /// attribute `attr` had written them.
     ///
     /// # Errors
     /// If the bytes are no records, or the file cannot be written.
@@ -186,7 +186,7 @@ impl Code {
         Ok(append(&map, Some((&told.id, attr)), out)?)
     }
 
-    /// Puts a piece into the file: where.
+    /// Appends a piece to the file. Returns its offset.
     fn write(&self, store: &mut Store, text: &[u8]) -> Result<u64> {
         let failed = |e| {
             Error::failed(format!(
@@ -215,7 +215,7 @@ impl Code {
 }
 
 impl<'a> Told<'a> {
-    /// From the body of a sample: identifier, address, process and thread, time, CPU, and what the tracepoint has.
+    /// Parses the body of a sample: identifier, address, process and thread, time, CPU, and the fields of the tracepoint.
     fn parse(body: &'a [u8], tracking: u64) -> Option<Self> {
         let half = |at| Some(u32::from_le_bytes(*body.get(at..)?.first_chunk()?));
         let len = usize::try_from(half(40)?).ok()?;
@@ -241,7 +241,7 @@ impl<'a> Told<'a> {
 }
 
 impl Told<'_> {
-    /// Whether it is where the page that begins with these bytes has it.
+    /// Whether the page that begins with these bytes has the same code at this address.
     fn is_of(&self, page: &[u8]) -> bool {
         let at = usize::try_from(self.address).unwrap_or(usize::MAX) % sys::page_size();
         page.get(at..)
@@ -253,7 +253,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Whether there is no such file, or one of the recorder's.
+/// Whether there is no such file, or the recorder has written it.
 fn is_ours(path: &Path) -> bool {
     let mut magic = [0; MAGIC.len()];
     match File::open(path) {
@@ -266,7 +266,7 @@ fn length(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
 
-/// Whether it is the record of memory that is executed, and that no file has.
+/// Whether this is the record of executable memory that has no file.
 fn is_anonymous(record: &Record<'_>, attr: &Attr) -> Result<bool> {
     if record.kind != RecordType::MMAP2 {
         return Ok(false);
@@ -277,7 +277,7 @@ fn is_anonymous(record: &Record<'_>, attr: &Attr) -> Result<bool> {
     })
 }
 
-/// Whether the kernel gives this name to memory without a file that could be read.
+/// Whether the kernel gives this name to memory without a readable file.
 fn has_no_file(name: &[u8]) -> bool {
     let prefixes = [
         &b"//anon"[..],
@@ -312,7 +312,7 @@ mod tests {
             fs::write(&path, content).unwrap();
             assert_eq!(is_ours(&path), ours, "{content:?}");
         }
-        // What cannot be read is not known.
+        // A path that cannot be read does not count as the recorder's file.
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(!is_ours(&path));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `--control`: another program tells the recorder what to do, by the protocol of `perf record`.
+//! `--control`: another program sends commands to the recorder, with the protocol of `perf record`.
 //!
-//! A command is a line, ended by a newline or a NUL: `enable [EVENT]`, `disable [EVENT]`, `snapshot`, `evlist`, `ping`, `stop`.
-//! The answer to each, when it is done, is [`ACK`]. What is no command is not answered, as perf does not.
+//! A command is a line, ended by a newline or a NUL: `enable [EVENT]`, `disable [EVENT]`, `snapshot`, `evlist`, `ping`, `stop`. When a
+//! command is done, the answer is [`ACK`]. As in perf, there is no answer to an unknown line.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _, Write as _};
@@ -14,32 +14,32 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::message::say;
 
-/// What a command is answered with: perf sends the NUL too.
+/// The answer to a command. perf sends the NUL, too.
 pub const ACK: &[u8; 5] = b"ack\n\0";
-/// A longer line is no command. (perf reads so much of a line, and takes the rest as another.)
+/// Maximum length of a line. A longer line is no command. (perf reads this number of bytes, and takes the rest as another line.)
 const LONGEST: usize = 4096;
 
-/// What the other program wants.
+/// A command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Trace from now on: all events, or the one of this name.
+    /// Enable the trace of all events, or of the event of this name.
     Enable(Option<String>),
-    /// Trace no more.
+    /// Disable the trace of all events, or of the event of this name.
     Disable(Option<String>),
-    /// Write what the AUX areas hold.
+    /// Take a snapshot of the AUX areas.
     Snapshot,
-    /// Say which events there are.
+    /// List the events.
     Evlist,
-    /// Only answer.
+    /// Do nothing but answer.
     Ping,
     /// End the recording.
     Stop,
-    /// None of these; the line.
+    /// An unknown line.
     Unknown(String),
 }
 
 impl Command {
-    /// A line without its end.
+    /// Parses a line without its end.
     ///
     /// ```
     /// use auxrec::control::Command;
@@ -59,7 +59,7 @@ impl Command {
             ("enable", event) => Self::Enable(event.map(str::to_owned)),
             ("disable", event) => Self::Disable(event.map(str::to_owned)),
             ("snapshot", None) => Self::Snapshot,
-            // perf's options of it say how much is told; here it is always the same.
+            // perf's options select how much is printed; here it is always the same.
             ("evlist", None | Some("-v" | "-g" | "-F")) => Self::Evlist,
             ("ping", None) => Self::Ping,
             ("stop", None) => Self::Stop,
@@ -68,22 +68,22 @@ impl Command {
     }
 }
 
-/// Lines out of bytes that come in any pieces.
+/// Assembles lines from bytes that arrive in any pieces.
 #[derive(Debug, Default)]
 pub struct Lines {
     line: Vec<u8>,
-    /// The line is too long already: its rest is skipped.
+    /// Whether the line is too long, and the rest of it is skipped.
     over: bool,
 }
 
 impl Lines {
-    /// The commands that these bytes complete.
+    /// Adds bytes. Returns the commands that they complete.
     pub fn feed(&mut self, bytes: &[u8]) -> Vec<Command> {
         let mut out = Vec::new();
         for &byte in bytes {
             match byte {
                 b'\n' | 0 => {
-                    // An empty line asks for nothing: the NUL after a newline, for one.
+                    // An empty line is no command. One example is the NUL after a newline.
                     if self.over || !self.line.is_empty() {
                         out.push(Command::parse(&self.line));
                     }
@@ -113,10 +113,10 @@ pub enum Channel {
 }
 
 impl Channel {
-    /// `fifo:CTL[,ACK]` or `fd:CTL[,ACK]`.
+    /// Parses `fifo:CTL[,ACK]` or `fd:CTL[,ACK]`.
     ///
     /// # Errors
-    /// If it is neither.
+    /// If the text is neither.
     pub fn parse(text: &str) -> Result<Self> {
         let bad = || {
             Error::usage(format!(
@@ -141,14 +141,14 @@ impl Channel {
         ))
     }
 
-    /// Opens it.
+    /// Opens the channel.
     ///
     /// # Errors
-    /// If there is no such FIFO, or descriptor.
+    /// If the FIFO or the descriptor does not exist.
     pub fn open(&self) -> Result<Control> {
         let fifo = |path: &Path| -> Result<OwnedFd> {
             let name = path.display();
-            // For reading and writing, as perf does: then the other side may come and go.
+            // For reading and writing, as in perf: then the other side may open and close it again.
             let file = OpenOptions::new()
                 .read(true)
                 .write(true)
@@ -177,7 +177,7 @@ impl Channel {
     }
 }
 
-/// Open [`Channel`]s.
+/// An open [`Channel`].
 #[derive(Debug)]
 pub struct Control {
     ctl: std::fs::File,
@@ -186,10 +186,10 @@ pub struct Control {
 }
 
 impl Control {
-    /// The commands that have come, when there is something to read; [`None`] when the other end is closed.
+    /// Reads the commands that have arrived; [`None`] when the other end is closed.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the channel cannot be read.
     pub fn receive(&mut self) -> io::Result<Option<Vec<Command>>> {
         let mut bytes = [0; 512];
         match self.ctl.read(&mut bytes) {
@@ -314,7 +314,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the bytes are cut, the commands are the same.
+        /// The commands do not depend on how the bytes are cut.
         #[test]
         fn pieces_do_not_matter(bytes in prop::collection::vec(prop_oneof![Just(b'\n'), Just(b' '), any::<u8>()], 0..200), cut in 0_usize..200) {
             let whole = Lines::default().feed(&bytes);

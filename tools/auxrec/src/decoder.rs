@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What perf's decoders have to be told about a recording: AUXTRACE_INFO.
+//! The description of a recording for perf's decoders: AUXTRACE_INFO.
 //!
-//! The words are those that perf writes, for each decoder in `info_fill` of a file in `arch/*/util`. `make golden`
-//! compares them with perf's on machines that are only described. No real one was recorded: [`notes`] tells the user.
+//! The words are those that perf writes: see `info_fill` of each decoder in a file in `arch/*/util`. `make golden` compares them with
+//! perf's on described machines. They are not verified on hardware, and [`notes`] warns the user about that.
 
 use std::fs;
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ pub(crate) struct Info {
 /// The machine's CPUs.
 #[derive(Debug)]
 pub(crate) struct Cpus {
-    /// Those that are online.
+    /// The CPUs that are online.
     pub online: Vec<u32>,
     /// The directory of sysfs that describes them.
     pub dir: PathBuf,
@@ -53,7 +53,7 @@ impl Cpus {
         }
     }
 
-    /// Those of them that a plan records: all, if rings follow threads.
+    /// The online CPUs that a plan records: all, if rings follow threads.
     fn recorded(&self, plan: &Plan) -> Vec<u32> {
         let is_recorded = |cpu: &u32| plan.cpus.as_ref().is_none_or(|some| some.contains(cpu));
         self.online.iter().copied().filter(is_recorded).collect()
@@ -89,7 +89,7 @@ fn decoded(plan: &Plan) -> Option<(&EventSpec, Format)> {
 /// Checks that the trace units of the recorded CPUs can do what the event asks for. perf checks the same before it records.
 ///
 /// # Errors
-/// If one cannot, or a CPU has none.
+/// If a unit cannot, or a CPU has no unit.
 pub(crate) fn check(plan: &Plan, cpus: &Cpus) -> Result<()> {
     match decoded(plan) {
         Some((_, Format::CoreSight)) => coresight::check(plan, &cpus.recorded(plan)),
@@ -97,7 +97,7 @@ pub(crate) fn check(plan: &Plan, cpus: &Cpus) -> Result<()> {
     }
 }
 
-/// What perf's decoder of the trace has to be told, if it has one.
+/// The AUXTRACE_INFO record, if perf has a decoder for the trace.
 pub(crate) fn info(plan: &Plan, clock: &TimeConv, cpus: &Cpus) -> Option<Info> {
     let (event, format) = decoded(plan)?;
     let pmu = &event.pmu;
@@ -146,13 +146,13 @@ fn arm_spe(pmu: &Pmu, plan: &Plan, cpus: &Cpus) -> Vec<u64> {
     words
 }
 
-/// What the user should know about such a recording.
+/// Notes and warnings for the user about such a recording.
 pub(crate) fn notes(plan: &Plan, clock: &TimeConv) -> Vec<String> {
     let Some((EventSpec { pmu, .. }, format)) = decoded(plan) else {
         return Vec::new();
     };
     let mut notes = Vec::new();
-    // Units in software have this format, and tests.
+    // Software units and tests have this format, too.
     let is_hardware = format != Format::IntelPt || pmu.max_nonturbo_ratio.is_some();
     if is_hardware {
         notes.push(format!(

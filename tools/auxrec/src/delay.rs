@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! When the events are on: `--delay`, and how long a part of the recording is: `--switch-output`.
+//! Times in a recording: when its events are enabled (`--delay`), and when a new file begins (`--switch-output`).
 
 use crate::error::{Error, Result};
 use crate::size::parse_size;
 
-/// When trace is recorded, in time from the beginning.
+/// When trace is recorded, relative to the beginning of the recording.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Delay {
-    /// From the beginning on.
+    /// From the beginning.
     #[default]
     None,
     /// Only when a command of `--control` enables it.
     Off,
-    /// From so many milliseconds on.
+    /// From this number of milliseconds on.
     From(u64),
-    /// In these ranges, milliseconds, and then the recording ends.
+    /// In these ranges, in milliseconds. The recording ends with the last one.
     Ranges(Vec<(u64, u64)>),
 }
 
 impl Delay {
-    /// `MS`, `-1`, or `MS-MS,…`, as perf has it.
+    /// Parses `MS`, `-1`, or `MS-MS,…`: perf's syntax.
     ///
     /// # Errors
-    /// If it is none of these.
+    /// If the text is none of these.
     pub fn parse(text: &str) -> Result<Self> {
         let bad = || {
             Error::usage(format!(
@@ -51,7 +51,7 @@ impl Delay {
         Ok(Self::Ranges(ranges))
     }
 
-    /// What is to be done when: nanoseconds after the beginning, in rising order.
+    /// The steps and their times: nanoseconds after the beginning, in rising order.
     #[must_use]
     pub fn steps(&self) -> Vec<(u64, Step)> {
         let ns = |ms: u64| ms.saturating_mul(1_000_000);
@@ -72,33 +72,33 @@ impl Delay {
     }
 }
 
-/// What is done at a time.
+/// What the recorder does at a given time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Trace from now on.
+    /// Enable the trace.
     On,
-    /// Trace no more.
+    /// Disable the trace.
     Off,
     /// End the recording.
     End,
 }
 
-/// When a new file is begun.
+/// When the recorder begins a new file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Switch {
-    /// By SIGUSR2.
+    /// On SIGUSR2.
     Signal,
-    /// When the file has so many bytes.
+    /// When the file has this number of bytes.
     Size(u64),
-    /// After so many nanoseconds.
+    /// After this number of nanoseconds.
     Time(u64),
 }
 
 impl Switch {
-    /// `signal`, a size with a unit of B, K, M or G, or a time with a unit of s, m, h or d.
+    /// Parses `signal`, a size with a unit of B, K, M or G, or a time with a unit of s, m, h or d.
     ///
     /// # Errors
-    /// If it is none of these.
+    /// If the text is none of these.
     pub fn parse(text: &str) -> Result<Self> {
         let bad = || {
             Error::usage(format!(

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What can be recorded here, and what prevents the rest: `list` and `doctor`.
+//! `list` and `doctor`: what can be recorded on this machine, and what prevents the rest.
 //!
-//! Two sources answer. A [rehearsal](Rehearsal) opens and maps what a recording would, and shows the error of the recorder itself.
-//! The [`Host`] is what files of the kernel say; [`Finding`]s are derived from it alone.
+//! There are two sources. A [rehearsal](Rehearsal) opens and maps what a recording would, and returns the error of the recorder itself. A
+//! [`Host`] has what files of the kernel show; each [`Finding`] is derived from it alone.
 
 use std::fmt::{self, Display, Write as _};
 
@@ -54,7 +54,7 @@ impl Unit {
 /// The PMUs with their terms, whether each has an AUX area, and what keeps this process from it.
 ///
 /// # Errors
-/// If the kernel does not say which CPUs are online.
+/// If the list of online CPUs cannot be read.
 pub fn list() -> Result<String> {
     let pmus = Pmus::default();
     let mut text = String::new();
@@ -101,12 +101,12 @@ impl Display for Line<'_> {
     }
 }
 
-/// What `doctor` reports.
+/// The report of `doctor`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// The PMUs that have an AUX area, or may have one.
     pub units: Vec<Unit>,
-    /// What prevents something.
+    /// The causes that prevent recording, or a part of it.
     pub findings: Vec<Finding>,
 }
 
@@ -115,7 +115,7 @@ impl Report {
     /// program cannot open a PMU that is exclusive.
     ///
     /// # Errors
-    /// If the kernel does not say which CPUs are online.
+    /// If the list of online CPUs cannot be read.
     pub fn make() -> Result<Self> {
         let pmus = Pmus::default();
         let host = Host::read(&pmus, online_cpus()?.len());
@@ -150,7 +150,7 @@ impl Display for Report {
                 }
             }
         }
-        // A server has a hundred of these, all for the same reason.
+        // A server has a hundred of these, all for the same reason, so the reason of the first is enough.
         if let Some(Unit {
             area: Area::Unknown { why, .. },
             ..

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! From the rings into the file.
+//! Copies the content of the rings into the file.
 //!
-//! A [`Drain`] is all that reading one pair of rings needs and keeps; the file comes in as an argument. So there can be one
-//! for each ring on a thread of its own.
+//! A [`Drain`] has the whole state of reading one pair of rings; the file is an argument. So each pair of rings can be drained by a thread
+//! of its own.
 
 use std::io::{Seek, Write};
 use std::ops::Range;
@@ -22,47 +22,47 @@ use crate::trigger::Hits;
 use auxview::loss::Loss;
 use auxview::trace::since;
 
-/// Small areas are written through a buffer of this length.
+/// Length of the buffer through which small areas are written.
 const BOUNCE: usize = 256 * 1024;
-/// An area is written from where it is in steps of this part of it, if that is as much as the buffer. A file may be slow, and
-/// the driver gets the place of a step back only afterwards; but each step costs a call.
+/// Larger areas are written without a copy, in steps of the size of the area divided by this number. A step is at least as long as the
+/// buffer. The driver gets the space of a step back only after the write, and a file may be slow; but each step costs a call.
 const STRAIGHT: u64 = 4;
 
 /// Records of Intel BTS are at multiples of this length in their area.
 const BTS_RECORD: u64 = 24;
 
-/// When events that the kernel has turned off, their area being full, are started again.
+/// When the recorder restarts events that the kernel has disabled because their area was full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Again {
-    /// When there is room again.
+    /// After a pass that has read trace, so that there is space again.
     Drained,
-    /// In any case, drained or not: an event that stopped although its area had space is tried again.
+    /// After each pass, even if it has read no trace: the kernel may have disabled an event although its area had space.
     All,
-    /// Never: nothing is to be traced any more.
+    /// Never: the recording ends.
     Never,
 }
 
 /// First and last time of records, ns.
 pub(crate) use auxview::join::Times;
 
-/// What reading a pair of rings keeps.
+/// The state of reading a pair of rings.
 #[derive(Debug)]
 pub struct Drain {
     attr: Attr,
-    /// Where code goes that a tracer tells of, and the numbers of the event that tells, and of the tracking event.
+    /// Stores the code that a tracer reports. With the numbers of the event that reports it, and of the tracking event.
     code: Option<(Arc<Code>, [usize; 2])>,
-    /// What the records tell of the trigger, if there is one.
+    /// The hits of the trigger in the records; [`None`]: there is no trigger.
     pub(crate) hits: Option<Hits>,
-    /// Where records of such have their time.
+    /// Where these records have their time.
     time: TimePlace,
-    /// The clock of that time.
+    /// The clock of this time.
     clock: Clock,
     records: Vec<u8>,
     bounce: Vec<u8>,
-    /// Whether something said that the kernel has turned an event off, and it was not yet started again.
+    /// Whether the kernel has disabled an event, and the recorder has not restarted it yet.
     off: bool,
     policy: OnTruncate,
-    /// The format of the trace, if perf decodes it. Then a piece may not be cut anywhere.
+    /// The format of the trace, if perf decodes it. Then a piece must not be cut at any place.
     format: Option<Format>,
     /// Time of the newest AUX record.
     newest: Option<u64>,
@@ -70,51 +70,51 @@ pub struct Drain {
     head: u64,
     /// Whether an area in overwrite mode was seen to wrap.
     wrapped: bool,
-    /// Where to leave the progress, if a display reads it.
+    /// Where to report the progress, if a display reads it.
     pub(crate) gauge: Option<Arc<Gauge>>,
     /// What was lost.
     pub loss: Loss,
-    /// How often the AUX area was written from end to end.
+    /// How often the AUX area has wrapped.
     pub wraps: u64,
 }
 
-/// Where a drain puts what it reads: the file, or a queue to the thread that writes the file.
+/// Where a drain writes: the file, or a queue to the thread that writes the file.
 pub trait Sink {
-    /// Whole records as the kernel wrote them, with the first and last time in them.
+    /// Writes whole records as the kernel wrote them. `times` are the first and last time in them.
     ///
     /// # Errors
-    /// If they cannot be written, as with every function here.
+    /// If they cannot be written. The same holds for the other functions.
     fn records(&mut self, bytes: &[u8], times: Option<(u64, u64)>) -> Result<()>;
-    /// How long a piece of trace should be, if it can be cut: a multiple of 8.
+    /// Maximum length of a piece of trace, if the trace may be cut: a multiple of 8.
     fn piece_limit(&self) -> usize;
-    /// Begins a piece of trace, which must follow through [`payload`](Self::payload).
+    /// Begins a piece of trace. Its content must follow through [`payload`](Self::payload).
     fn piece(&mut self, aux: &Auxtrace) -> Result<()>;
-    /// Some of the piece.
+    /// Writes the next part of the piece.
     fn payload(&mut self, bytes: &[u8]) -> Result<()>;
-    /// Some of the piece, straight from where it lies in an area; false, always, of a sink that cannot.
+    /// Writes the next part of the piece directly from an area. Returns false if the sink cannot do that for this piece.
     fn payload_from(&mut self, aux: &Mapping, run: Range<usize>) -> Result<bool> {
         let _ = (aux, run);
         Ok(false)
     }
 }
 
-/// A sink that is the end of the way: a file, or a row of them.
-pub(crate) trait Tape: Sink {
-    /// Every ring was looked at once.
+/// A sink that writes files: one file, or a series of files.
+pub(crate) trait FileSink: Sink {
+    /// Ends a round: each ring has been read once since the last call.
     fn round(&mut self) -> Result<()>;
-    /// Tells of the names and mappings of what runs now.
+    /// Writes the names and mappings of the processes that run now.
     fn describe(&mut self) -> Result<()>;
-    /// Hands everything to the system.
+    /// Passes all buffered data to the kernel.
     fn flush(&mut self) -> Result<()>;
-    /// Makes the file readable as it is.
+    /// Updates the header, so that the file can be read as it is.
     fn checkpoint(&mut self) -> Result<()>;
-    /// Whether it has as much as it should.
+    /// Whether the recording has reached its maximum size.
     fn is_over(&self) -> bool;
-    /// Begins another file if this one is long enough.
+    /// Begins the next file if this one has reached its maximum size.
     fn turn(&mut self) -> Result<()>;
-    /// Begins another file.
+    /// Begins the next file.
     fn rotate(&mut self) -> Result<()>;
-    /// Whether it takes everything as it comes, and no call does more than to write it.
+    /// Whether each call only writes: the sink neither begins new files nor compresses.
     fn takes_all(&self) -> bool;
 }
 
@@ -143,12 +143,12 @@ pub struct Pass {
     pub records: usize,
     /// Bytes of trace.
     pub trace: u64,
-    /// Trace was cut off, and the recording is to end for it.
+    /// Whether the kernel has disabled an event, and the recording ends because of that.
     pub over: bool,
 }
 
 impl Pass {
-    /// Whether there was anything.
+    /// Whether the pass has read anything.
     #[must_use]
     pub fn any(self) -> bool {
         self.records != 0 || self.trace != 0
@@ -156,10 +156,10 @@ impl Pass {
 }
 
 impl Drain {
-    /// For a pair of rings of this session.
+    /// Creates the state for a pair of rings of this session.
     #[must_use]
     pub fn new(session: &Session) -> Self {
-        // The layout of what ends each record is the same for all events.
+        // The layout of the sample id at the end of each record is the same for all events.
         let attr = session.plan().tracking_attr();
         Self {
             time: TimePlace::of(&attr),
@@ -185,9 +185,9 @@ impl Drain {
         }
     }
 
-    /// Reads what is there. Of an area in linear mode everything is read and given back: where its head stands, a driver has
-    /// ended a packet, and a decoder may not be able to go on within one. What brings a piece to a multiple of 8, as the file
-    /// wants it, is zeros, and the position of the next one says how many.
+    /// Reads a pair of rings. In linear mode it reads the whole content of the AUX area and frees its space. At the head the driver has
+    /// ended a packet, and a decoder may not be able to continue within one. The file needs pieces whose length is a multiple of 8, so
+    /// zeros follow the trace; the position of the next piece shows how many.
     ///
     /// # Errors
     /// If the file cannot be written, or the driver has lost its place.
@@ -198,7 +198,7 @@ impl Drain {
         again: Again,
         file: &mut impl Sink,
     ) -> Result<Pass> {
-        // The head of the area first: then the records of all that is before it are in the data ring.
+        // Loads the head of the area first. Then the data ring has the records of all trace before this head.
         let trace = match mode {
             Mode::Linear if rings.have_aux() => {
                 let (reader, area) = rings.aux();
@@ -240,12 +240,12 @@ impl Drain {
             }
             pass.trace = self.trace(rings, range, file)?;
         }
-        // Of a CPU from which trace comes it need not be asked.
+        // A CPU that writes trace is online, and is not checked.
         if again == Again::All && pass.trace == 0 {
             rings.revive();
         }
-        // Every way in which the kernel turns an event off leaves a sign: a record that says TRUNCATED, an area that is full to
-        // the last byte, or records that found no room, which may have said so.
+        // There is a sign whenever the kernel disables an event: a record with the flag TRUNCATED, an area that is full to the last byte,
+        // or lost records, which may have had the flag.
         self.off |= self.loss.cuts() != before;
         if self.policy != OnTruncate::Resume {
             pass.over = self.off;
@@ -276,7 +276,7 @@ impl Drain {
         self.data(rings, file)
     }
 
-    /// Writes a copy of what an area of the overwriting kind held, in one piece: `held` is at position `range.start`.
+    /// Writes a snapshot of an area in overwrite mode. `held` is a copy of the area, beginning at position `range.start`.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -325,7 +325,7 @@ impl Drain {
         Ok(len)
     }
 
-    /// Writes what came since the last time into the data ring that is overwritten, if there is one.
+    /// Writes the records that were added to the data ring in overwrite mode since the last call, if there is such a ring.
     ///
     /// # Errors
     /// If the file cannot be written, or the ring cannot be read.
@@ -334,7 +334,7 @@ impl Drain {
         self.told(rings, &mut newest, file)
     }
 
-    /// Records, for the file.
+    /// Examines records and writes them to the file.
     fn told(&mut self, rings: &Rings, bytes: &mut Vec<u8>, file: &mut impl Sink) -> Result<()> {
         rings.rename(bytes)?;
         if let Some((code, [number, tracking])) = &self.code {
@@ -355,7 +355,7 @@ impl Drain {
                     hits.sample(number, record.body);
                 }
             }
-            // Of the others nothing is needed here, and there may be many.
+            // The other records are not needed here, and there may be many.
             if !matches!(record.kind, RecordType::AUX | RecordType::LOST) {
                 continue;
             }
@@ -390,9 +390,9 @@ impl Drain {
             if let Some(aux) = area.aux.filter(|_| large) {
                 for part in steps(range.clone(), step) {
                     let len = usize::try_from(part.end.wrapping_sub(at)).unwrap_or(usize::MAX);
-                    // One step never goes over the area's end.
+                    // A step never crosses the end of the area.
                     let [run, _] = reader.runs(at, len);
-                    // It takes all of a piece so, or nothing.
+                    // The sink takes either all parts of a piece in this way, or none.
                     if !file.payload_from(aux, run)? {
                         break;
                     }
@@ -404,7 +404,7 @@ impl Drain {
                 let len = usize::try_from(part.end.wrapping_sub(part.start)).unwrap_or(usize::MAX);
                 let bounce = &mut self.bounce[..len];
                 reader.copy(&area, part.start, bounce);
-                // The bytes are ours now; the driver gets their place before the file has them.
+                // The bytes are copied: the driver gets their space back before they are in the file.
                 reader.release(&area, part.end);
                 file.payload(bounce)?;
             }
@@ -415,8 +415,8 @@ impl Drain {
     }
 }
 
-/// Cuts positions in an area of `size` bytes into pieces of at most `limit` bytes. perf's decoders begin anew with each piece. One
-/// of Intel BTS ends where the area ends: there is no whole record.
+/// Cuts a range of positions in an area of `size` bytes into pieces of at most `limit` bytes. perf's decoders start anew with each piece.
+/// With Intel BTS a piece also ends at the end of the area, because no record crosses it.
 fn cut(
     format: Option<Format>,
     range: Range<u64>,
@@ -430,7 +430,7 @@ fn cut(
     steps(range, lap).flat_map(move |part| pieces(part, limit))
 }
 
-/// What of an overwritten area begins with a record, as far as that is known.
+/// The part of an overwritten area that begins with a whole record. Known for Intel BTS only; otherwise the whole range.
 fn whole(format: Option<Format>, range: &Range<u64>, size: u64) -> Range<u64> {
     if format != Some(Format::IntelBts) {
         return range.clone();
@@ -440,7 +440,7 @@ fn whole(format: Option<Format>, range: &Range<u64>, size: u64) -> Range<u64> {
     (range.start + (next - at)).min(range.end)..range.end
 }
 
-/// Writes the zeros that bring a piece with `len` bytes of trace to its size.
+/// Writes the zeros that pad a piece with `len` bytes of trace to its size.
 fn pad(aux: &Auxtrace, len: u64, file: &mut impl Sink) -> Result<()> {
     let zeros = usize::try_from(aux.size.saturating_sub(len)).unwrap_or(0);
     if zeros == 0 {
@@ -449,7 +449,7 @@ fn pad(aux: &Auxtrace, len: u64, file: &mut impl Sink) -> Result<()> {
     file.payload([0; 8].get(..zeros).unwrap_or_default())
 }
 
-/// Reads all rings once, and ends the round in the file if there was anything.
+/// Reads all rings once. Ends the round in the file if any ring had content.
 ///
 /// # Errors
 /// As [`Drain::pass`].
@@ -457,7 +457,7 @@ pub(crate) fn pass(
     session: &mut Session,
     drains: &mut [Drain],
     again: Again,
-    file: &mut impl Tape,
+    file: &mut impl FileSink,
 ) -> Result<Pass> {
     let mode = session.plan().mode;
     let mut sum = Pass::default();
@@ -467,14 +467,14 @@ pub(crate) fn pass(
         sum.trace += pass.trace;
         sum.over |= pass.over;
     }
-    // Where older records come with a snapshot, a round ends with that.
+    // With `--overwrite` a snapshot writes older records, so the round ends with the snapshot.
     if sum.any() && !session.plan().overwrite {
         file.round()?;
     }
     Ok(sum)
 }
 
-/// Writes what the events of these rings have counted by `time`; `attr` has the layout of what ends each record.
+/// Writes the counts of the events of these rings at `time`. `attr` has the layout of the sample id at the end of each record.
 ///
 /// # Errors
 /// If the file cannot be written.
@@ -485,7 +485,7 @@ pub fn counts<W: Write + Seek>(
     file: &mut Writer<W>,
 ) -> Result<()> {
     for rings in rings {
-        // An event that cannot be read any more, its PMU being gone, has no count; `check` says so.
+        // An event whose PMU is gone cannot be read, and has no count; `check` reports that.
         for (opened, count) in rings.counts() {
             let thread = opened.thread.unwrap_or(u32::MAX);
             let id = SampleId {
@@ -523,7 +523,7 @@ mod tests {
             (bts, 0..48, &[0, 48][..], 0..48),
             (bts, 24..112, &[24, 64, 112], 24..112),
             (bts, 64..128, &[64, 128], 64..128),
-            // The oldest is cut, or is none.
+            // The oldest record is cut, or there is none.
             (bts, 40..104, &[40, 64, 104], 48..104),
             (bts, 50..114, &[50, 64, 114], 64..114),
             (bts, 60..62, &[60, 62], 62..62),

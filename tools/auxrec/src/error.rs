@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Sentences of errors. What can go wrong is what can go wrong in [`auxview`].
+//! Errors, which are those of [`auxview`], and helpers for their messages.
 
 pub use auxview::{Error, Result};
 
-/// `a`, `a or b`, `a, b or c`: for sentences.
+/// Joins items for a sentence: `a`, `a or b`, `a, b or c`.
 pub(crate) fn one_of<S: AsRef<str>>(items: &[S]) -> String {
     match items {
         [] => "nothing".to_owned(),
@@ -16,7 +16,7 @@ pub(crate) fn one_of<S: AsRef<str>>(items: &[S]) -> String {
     }
 }
 
-/// What was probably meant, as the end of a sentence.
+/// Suggests the most similar word, as the end of a sentence. Empty if none is similar.
 pub(crate) fn nearest<S: AsRef<str>>(word: &str, among: &[S]) -> String {
     among
         .iter()

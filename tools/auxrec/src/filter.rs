@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Address filters: from perf's words, with names of functions, to the kernel's, with places in a file.
+//! Address filters: translates perf's syntax, with names of functions, into the kernel's, with offsets in a file.
 
 use std::ffi::CString;
 use std::fs;
@@ -15,7 +15,7 @@ const FORM: &str =
     "a filter is `filter|start|stop|tracestop START[/END] [@FILE]`, START a number or a function of FILE, END a length or a function; several \
      follow each other after commas";
 
-/// One filter, in words.
+/// One filter, split into words.
 #[derive(Debug, PartialEq, Eq)]
 struct Words<'a> {
     action: &'a str,
@@ -58,7 +58,7 @@ impl<'a> Words<'a> {
 
     fn resolve(&self) -> Result<String> {
         let action = match self.action {
-            // Of its own accord the kernel does what perf calls `tracestop`, if there is a range.
+            // The kernel's `stop` with a range does what perf calls `tracestop`.
             "tracestop" => "stop",
             "filter" | "start" | "stop" => self.action,
             _ => return Err(unknown(self.action)),
@@ -72,7 +72,7 @@ impl<'a> Words<'a> {
             .as_ref()
             .filter(|file| file.to_string_lossy().contains([' ', ',']))
         {
-            // They end a name in the kernel's words.
+            // These characters end a name in the kernel's syntax.
             let shown = file.display();
             return Err(Error::usage(format!("the filter's file {shown} has a blank or a comma in its name, which the kernel cannot take")));
         }
@@ -122,7 +122,7 @@ pub(crate) fn number(text: &str) -> Option<u64> {
     }
 }
 
-/// Where in a file a function is.
+/// The range of a function in a file.
 pub(crate) fn function(path: &Path, name: &str) -> Result<Range<u64>> {
     let shown = path.display();
     let bytes = fs::read(path).map_err(|e| Error::usage(format!("cannot read {shown}: {e}")))?;
@@ -161,10 +161,10 @@ pub(crate) fn function(path: &Path, name: &str) -> Result<Range<u64>> {
     }
 }
 
-/// What the kernel is given for these filters.
+/// Translates filters into the kernel's syntax.
 ///
 /// # Errors
-/// If they make no sense, or name what is not there.
+/// If they are invalid, or name something that does not exist.
 pub(crate) fn resolve(text: &str) -> Result<CString> {
     let mut rest = text;
     let mut out = Vec::new();
@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// The file has at that place what runs.
+    /// The bytes of the file at that place are the code of the function.
     #[test]
     fn a_place_is_one_in_the_file() {
         let me = std::env::current_exe().unwrap();
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(&bytes[place], code);
     }
 
-    /// Of a program in which two functions have the same name.
+    /// Uses a program in which two functions have the same name.
     #[test]
     fn one_of_several_functions_is_not_guessed() {
         let bytes = fs::read(std::env::current_exe().unwrap()).unwrap();

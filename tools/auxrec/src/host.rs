@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the file says of the machine, and of the processes that ran already.
+//! Describes the machine, and the processes that run already, in the file.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -35,7 +35,7 @@ pub(crate) fn cpuinfo(text: &str, key: &str) -> Option<String> {
         .map(|(_, value)| value.trim().to_owned())
 }
 
-/// What perf calls the CPU: on x86 vendor, family, model and stepping.
+/// perf's identification of the CPU: on x86 vendor, family, model and stepping.
 fn cpuid(text: &str) -> Option<String> {
     let parts: Option<Vec<String>> = ["vendor_id", "cpu family", "model", "stepping"]
         .iter()
@@ -46,12 +46,12 @@ fn cpuid(text: &str) -> Option<String> {
         .or_else(|| line("/sys/devices/system/cpu/cpu0/regs/identification/midr_el1"))
 }
 
-/// The lines of a file of proc. Names in it need not be UTF-8.
+/// The lines of a file of proc. Names in them need not be UTF-8.
 fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|&byte| byte == b'\n')
 }
 
-/// Splits off the first word, which has no name in it.
+/// Splits off the first word. It must not contain a name.
 fn word<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
     let text = rest.trim_ascii_start();
     let len = text.iter().position(|&byte| byte == b' ');
@@ -60,7 +60,7 @@ fn word<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
     std::str::from_utf8(word).ok()
 }
 
-/// Adds what the machine is.
+/// Adds the description of the machine.
 pub fn describe(features: &mut Features, online: usize) {
     let uname = rustix::system::uname();
     let text = |s: &std::ffi::CStr| s.to_string_lossy().into_owned();
@@ -84,12 +84,12 @@ pub fn describe(features: &mut Features, online: usize) {
     }
 }
 
-/// The build-ids of files, by device and number: many processes have mapped the same.
+/// The build-ids of files, by device and inode number: many processes have mapped the same files.
 #[derive(Debug, Default)]
 pub struct BuildIds(HashMap<(u32, u32, u64), Option<FileId>>);
 
 impl BuildIds {
-    /// That of what this process has mapped, as the kernel tells it of later mappings; or what is known without it.
+    /// The build-id of a file that this process has mapped, as in the kernel's records of later mappings. If it is unknown, the inode.
     fn of(&mut self, map: &Mmap2<'_>) -> FileId {
         let FileId::Inode {
             dev: (major, minor),
@@ -100,12 +100,12 @@ impl BuildIds {
             return map.file;
         };
         let read = || {
-            // Its own files, whatever is mounted elsewhere for it.
+            // The path in the mount namespace of the process.
             let mut path = OsString::from(format!("/proc/{}/root", map.pid));
             path.push(OsStr::from_bytes(map.filename));
             let meta = fs::metadata(&path).ok()?;
             let dev = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
-            // Another file may have the name by now, and what is none may not end.
+            // Another file may have the name by now. A file that is not regular may have no end.
             if !map.filename.starts_with(b"/")
                 || !meta.is_file()
                 || (dev, meta.ino()) != ((major, minor), ino)
@@ -128,7 +128,7 @@ impl BuildIds {
     }
 }
 
-/// Writes the names of a process's threads, and what code it has mapped. One that has ended meanwhile leaves nothing.
+/// Writes the names of a process's threads, and its executable mappings. Writes nothing if the process has ended.
 ///
 /// # Errors
 /// If the file cannot be written.
@@ -161,7 +161,7 @@ pub fn process<W: Write + Seek>(
     }
     let text = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     for mut map in lines(&text).filter_map(|line| parse_map(pid, line)) {
-        // A kernel that tells of none has readers that expect none.
+        // If the kernel reports no build-ids, readers expect none.
         if attr.flags.contains(Flags::BUILD_ID) {
             map.file = build_ids.of(&map);
         }
@@ -170,7 +170,7 @@ pub fn process<W: Write + Seek>(
     Ok(())
 }
 
-/// Writes where the kernel's code is, and its modules', if the kernel tells.
+/// Writes the addresses of the kernel's code and of its modules, if the kernel shows them.
 ///
 /// # Errors
 /// If the file cannot be written.
@@ -183,7 +183,7 @@ pub fn kernel<W: Write + Seek>(attr: &Attr, id: u64, file: &mut Writer<W>) -> Re
         stream_id: None,
         cpu: Some(0),
     };
-    // Long to read, and the same for every file of a recording.
+    // Reading takes long, and the result is the same for every file of a recording.
     static TEXT: OnceLock<Option<(u64, u64)>> = OnceLock::new();
     let text = TEXT.get_or_init(|| {
         let symbols = fs::File::open("/proc/kallsyms").ok()?;
@@ -194,7 +194,7 @@ pub fn kernel<W: Write + Seek>(attr: &Attr, id: u64, file: &mut Writer<W>) -> Re
             addr: start,
             len: end - start,
             pgoff: start,
-            // The name says which symbol the address is that of.
+            // The name says which symbol has this address.
             filename: b"[kernel.kallsyms]_text",
         };
         file.record(&map, Some((&who, attr)))?;
@@ -212,7 +212,7 @@ pub fn kernel<W: Write + Seek>(attr: &Attr, id: u64, file: &mut Writer<W>) -> Re
     Ok(())
 }
 
-/// From `_text` to `_etext`; nothing if the addresses are hidden (`kernel.kptr_restrict`). Reads no further than it must.
+/// The range from `_text` to `_etext`; [`None`] if the addresses are hidden (`kernel.kptr_restrict`). Reads no further than necessary.
 fn kernel_text(symbols: impl BufRead) -> Option<(u64, u64)> {
     let mut start = None;
     for line in symbols.lines().map_while(std::result::Result::ok) {
@@ -221,7 +221,7 @@ fn kernel_text(symbols: impl BufRead) -> Option<(u64, u64)> {
         match symbol.get(2..) {
             Some("_text") => {
                 start = u64::from_str_radix(addr, 16).ok().filter(|addr| *addr != 0);
-                // Hidden ones are all hidden.
+                // If one address is hidden, all are.
                 start?;
             }
             Some("_etext") => {
@@ -234,7 +234,7 @@ fn kernel_text(symbols: impl BufRead) -> Option<(u64, u64)> {
     None
 }
 
-/// A line of `/proc/modules`: name in brackets, address, length.
+/// Parses a line of `/proc/modules`: name in brackets, address, length.
 fn parse_module(line: &[u8]) -> Option<(Vec<u8>, u64, u64)> {
     let (name, rest) = line.split_at(line.iter().position(|&byte| byte == b' ')?);
     let mut words = std::str::from_utf8(rest).ok()?.split_whitespace();
@@ -246,7 +246,7 @@ fn parse_module(line: &[u8]) -> Option<(Vec<u8>, u64, u64)> {
     Some(([b"[", name, b"]"].concat(), addr, len))
 }
 
-/// A line of `/proc/PID/maps`, if the mapping is executable.
+/// Parses a line of `/proc/PID/maps`; [`None`] if the mapping is not executable.
 fn parse_map(pid: u32, line: &[u8]) -> Option<Mmap2<'_>> {
     let mut rest = line;
     let mut word = || word(&mut rest);
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(parse_map(7, b"nonsense"), None);
     }
 
-    /// This program has one, as the linker writes it by default.
+    /// This program has a build-id, as the linker writes one by default.
     #[test]
     fn build_ids() {
         let pid = std::process::id();
@@ -336,7 +336,7 @@ mod tests {
             if map.filename == me.as_os_str().as_encoded_bytes() {
                 assert_eq!(found.build_id(), file.build_id().unwrap());
                 mine += 1;
-                // Another file has the name: then nothing is known of this one.
+                // Another file has the name now: then the build-id of this one is unknown.
                 map.file = FileId::Inode {
                     dev: (0, 0),
                     ino: 1,
@@ -348,7 +348,7 @@ mod tests {
         assert!(mine != 0 && others > mine);
     }
 
-    /// Of a process whose program has a name that is not UTF-8, the file has all that is known.
+    /// The file describes a process completely even if the name of its program is not UTF-8.
     #[test]
     fn a_name_that_is_not_utf8() {
         let mut child = Odd::start();
@@ -382,7 +382,7 @@ mod tests {
             }
         }
         assert_eq!(names, [Odd::NAME]);
-        // The libraries too.
+        // The libraries are mapped, too.
         assert!(mine != 0 && all > mine, "{mine} of {all} mappings");
     }
 

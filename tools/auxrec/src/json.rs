@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What `record` and `doctor` say, for programs. The names of the fields are listed in `Documentation/recorder-options.md`, and stay; new ones may be
-//! added.
+//! JSON output of `record` and `doctor`, for programs. `Documentation/recorder-options.md` lists the names of the fields. These names do
+//! not change; new fields may be added.
 
 use auxview::json::{lost, ring, VERSION};
 use serde_json::{json, Value};
@@ -9,7 +9,7 @@ use serde_json::{json, Value};
 use crate::doctor::{Area, Report};
 use crate::record::Outcome;
 
-/// How a recording went.
+/// The result of a recording.
 #[must_use]
 pub fn outcome(outcome: &Outcome) -> Value {
     let total = outcome.total();
@@ -37,7 +37,7 @@ pub fn outcome(outcome: &Outcome) -> Value {
     })
 }
 
-/// What can be recorded here, and what prevents the rest.
+/// What can be recorded on this machine, and what prevents the rest.
 #[must_use]
 pub fn doctor(report: &Report) -> Value {
     let pmus = report.units.iter().map(|unit| {
@@ -46,7 +46,7 @@ pub fn doctor(report: &Report) -> Value {
         });
         json!({
             "name": unit.name,
-            // Unknown is null.
+            // Null means unknown.
             "aux": (unit.area == Area::Some).then_some(true),
             "ways": ways.collect::<Vec<_>>(),
         })

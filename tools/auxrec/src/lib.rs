@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Records the AUX area trace of any perf PMU into a perf.data file, and says what of it was lost.
+//! Records the AUX area trace of any perf PMU into a perf.data file, and reports what was lost.
 //!
-//! The command `auxrec` is a thin front of this library. What it needs to know about a PMU it reads from sysfs. What reads
-//! recordings is the library [`auxview`].
+//! The command `auxrec` is a thin front end of this library. It reads the properties of a PMU from sysfs. The library [`auxview`] reads
+//! recordings.
 //!
 //! ```no_run
 //! use auxrec::record::{record, Options};
@@ -20,14 +20,17 @@
 //!
 //! `examples/follow.rs` reads trace in its own process, without a file.
 //!
-//! From below to above: [`ring`] is the reader's side of the two rings and its barriers; [`session`] opens events and maps
-//! their rings; [`drain`] moves what is in them into a file, and counts what was lost; [`record`](mod@record) puts these together.
+//! The layers, from the lowest to the highest:
+//!
+//! * [`ring`] is the reader's side of the two rings, with its barriers.
+//! * [`session`] opens events and maps their rings.
+//! * [`drain`] copies the content of the rings into a file, and counts the losses.
+//! * [`record`](mod@record) combines these.
 
 #![deny(missing_docs)]
-// They panic when the reader has ended, and wait when it has stopped reading: see `message`.
+// These macros panic when the reader of the output has ended, and block when it has stopped reading: see `message`.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
-mod apart;
 pub mod code;
 pub mod control;
 mod decoder;
@@ -37,11 +40,11 @@ pub mod drain;
 mod error;
 mod filter;
 mod host;
+mod hotplugged;
 pub mod json;
 pub mod limits;
 pub mod live;
 pub mod message;
-mod newcomers;
 mod output;
 mod parallel;
 pub mod pmu;
@@ -50,6 +53,7 @@ pub mod ring;
 pub mod session;
 pub mod size;
 mod snapshot;
+mod split_files;
 pub mod sys;
 pub mod target;
 pub mod tracepoints;

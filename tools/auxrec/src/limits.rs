@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What this system allows, and what its refusals mean.
+//! The limits of this system, and explanations of its errors.
 
 use std::ffi::CStr;
 use std::io;
@@ -15,7 +15,7 @@ use auxview::size::bytes;
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
 const MLOCK: &str = "/proc/sys/kernel/perf_event_mlock_kb";
 
-/// The limits that rings and events meet.
+/// The limits that apply to rings and events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// `perf_event_paranoid`.
@@ -32,14 +32,14 @@ pub struct Limits {
     pub may_perf: bool,
     /// `RLIMIT_NOFILE`; [`None`]: no limit.
     pub nofile: Option<u64>,
-    /// How many files the recording has open.
+    /// Number of files that the recording has open.
     pub files: u64,
-    /// Whether a seccomp filter sees the system calls of this process.
+    /// Whether a seccomp filter applies to the system calls of this process.
     pub filtered: bool,
 }
 
-/// The values that `RLIMIT_NOFILE` is to have, one after the other until the system takes one, for
-/// `need` files. To raise the hard limit takes CAP_SYS_RESOURCE; the soft one any process may raise to it.
+/// The values for `RLIMIT_NOFILE` to try for `need` files, one after the other until the system takes one. Raising the hard limit takes
+/// CAP_SYS_RESOURCE; any process may raise the soft limit to the hard limit.
 fn raises(now: Rlimit, need: u64) -> Vec<Rlimit> {
     let fits = |limit: Option<u64>| limit.is_none_or(|limit| limit >= need);
     if fits(now.current) {
@@ -61,7 +61,7 @@ fn raises(now: Rlimit, need: u64) -> Vec<Rlimit> {
 }
 
 impl Limits {
-    /// Those of this process.
+    /// Reads the limits of this process.
     #[must_use]
     pub fn read(cpus: usize) -> Self {
         Self {
@@ -100,7 +100,7 @@ impl Limits {
         self.paranoid <= -1 || self.may_lock
     }
 
-    /// How much all rings together may take: a share of the user's for each CPU, and then what a process may lock.
+    /// How much memory all rings together may have: a share of the user's for each CPU, plus what a process may lock.
     #[must_use]
     pub fn budget(&self) -> Option<u64> {
         if self.unlimited() {
@@ -135,7 +135,7 @@ impl Limits {
          $(command -v auxrec)`; a container: `--cap-add PERFMON`)"
     }
 
-    /// How to have enough files, as a sentence.
+    /// How to be allowed this number of open files, as a sentence.
     pub(crate) fn how_to_open(need: u64) -> String {
         format!(
             "Record fewer CPUs with -C, or fewer threads or events, or raise the limit (`ulimit -n {need}` as root, or LimitNOFILE= of a \
@@ -143,7 +143,7 @@ impl Limits {
         )
     }
 
-    /// Why the kernel does not get the call, and what to do.
+    /// Why the system call does not reach perf in the kernel, and what to do.
     pub(crate) fn no_call(&self) -> &'static str {
         if self.filtered {
             "a seccomp filter forbids perf_event_open(), as containers have it: start the container with `--cap-add PERFMON`, or with \
@@ -155,7 +155,7 @@ impl Limits {
 
     /// Why a process is denied an event, and what to do.
     fn denied(&self, error: rustix::io::Errno, event: &str, what: &str) -> String {
-        // The kernel itself returns EACCES.
+        // The kernel itself returns EACCES, so this is a filter.
         if self.filtered && error == rustix::io::Errno::PERM {
             return self.no_call().to_owned();
         }
@@ -166,7 +166,7 @@ impl Limits {
             );
         }
         let permit = Self::how_to_permit();
-        // Distributions know a level 3: nothing at all without the capability.
+        // Some distributions have a level 3: without the capability nothing is allowed.
         let remedy = match self.paranoid {
             ..3 => format!(
                 "Record only user space of your own command (modifier u, as in `{}`), or {permit}",
@@ -180,10 +180,10 @@ impl Limits {
         )
     }
 
-    /// Checks before anything is opened that `rings` rings of `each` bytes can be had.
+    /// Checks, before anything is opened, that the limits allow `rings` rings of `each` bytes.
     ///
     /// # Errors
-    /// If not: which limit, its value, and how to raise it.
+    /// If they do not: which limit, its value, and how to raise it.
     pub fn preflight(&self, rings: usize, each: u64) -> Result<()> {
         let need = each.saturating_mul(u64::try_from(rings).unwrap_or(u64::MAX));
         match self.budget() {
@@ -197,8 +197,8 @@ impl Limits {
         }
     }
 
-    /// The largest sizes of data rings and AUX area, at most these, with which `rings` areas with `beside` data rings each can be had: the
-    /// area is made smaller before the data rings are. [`None`] if the smallest are too large.
+    /// The largest sizes of data rings and AUX area, at most these, that the limits allow for `rings` areas with `beside` data rings each.
+    /// The area is made smaller before the data rings are. [`None`] if even the smallest sizes are too large.
     #[must_use]
     pub fn fit(
         &self,
@@ -208,7 +208,7 @@ impl Limits {
         mut aux: usize,
         page: usize,
     ) -> Option<(usize, usize)> {
-        // In less a driver cannot be told to wake its reader before it stops.
+        // In a smaller area a driver cannot wake its reader before it stops.
         let least = (2 * page).min(aux);
         loop {
             let each = u64::try_from(beside * (page + data) + aux).unwrap_or(u64::MAX);
@@ -225,7 +225,7 @@ impl Limits {
         }
     }
 
-    /// What a refusal to open an event means.
+    /// Explains a refusal to open an event.
     #[must_use]
     pub fn explain_open(&self, error: &io::Error, event: &str, what: &str) -> Error {
         use rustix::io::Errno;
@@ -260,13 +260,13 @@ impl Limits {
         ))
     }
 
-    /// What a refusal to open an event for a control group means.
+    /// Explains a refusal to open an event for a control group.
     #[must_use]
     pub fn explain_cgroup(&self, error: &io::Error, event: &str, what: &str) -> Error {
         use rustix::io::Errno;
         let why = match Errno::from_io_error(error) {
-            // Measured on 7.3, and read in cgroup_propagate_control(): what children of the root get is computed when a
-            // controller is enabled, and before that it is nothing, although perf_event needs no enabling itself.
+            // `cgroup_propagate_control()` computes the controllers of the root's children when a controller is enabled. Before that they
+            // have none, although perf_event needs no enabling itself.
             Some(Errno::NOENT) => {
                 "perf does not know this control group. In the unified hierarchy it does from when a controller is enabled for the \
                  groups beside it (`echo +pids >/sys/fs/cgroup/cgroup.subtree_control`); where the kernel has no controller, or \
@@ -280,11 +280,11 @@ impl Limits {
         ))
     }
 
-    /// What a refusal to open the event of a trigger means.
+    /// Explains a refusal to open the event of a trigger.
     #[must_use]
     pub fn explain_trigger(&self, error: &io::Error, event: &str, what: &str) -> Error {
         use rustix::io::Errno;
-        /// The kernel's `ENOTSUPP`, of which user space has no name.
+        /// The kernel's `ENOTSUPP`, for which user space has no name.
         const ENOTSUPP: i32 = 524;
         let errno = Errno::from_io_error(error);
         let refused = matches!(errno, Some(Errno::INVAL | Errno::IO));
@@ -297,7 +297,7 @@ impl Limits {
         ))
     }
 
-    /// What a refusal to open an event in the group of one of `pmu` that writes trace means.
+    /// Explains a refusal to open an event in the group of an event of `pmu` that writes trace.
     #[must_use]
     pub fn explain_member(
         &self,
@@ -327,7 +327,7 @@ impl Limits {
         ))
     }
 
-    /// What a refusal of a filter means.
+    /// Explains a refusal of a filter.
     #[must_use]
     pub fn explain_filter(&self, error: &io::Error, filter: &CStr, event: &str) -> Error {
         use rustix::io::Errno;
@@ -348,7 +348,7 @@ impl Limits {
         ))
     }
 
-    /// What a refusal to map a ring means.
+    /// Explains a refusal to map a ring.
     #[must_use]
     pub fn explain_mmap(&self, error: &io::Error, ring: &str, each: u64, all: u64) -> Error {
         use rustix::io::Errno;
@@ -380,7 +380,7 @@ impl Limits {
     }
 }
 
-/// The event with modifier u.
+/// The event with modifier u only.
 fn with_modifier(event: &str) -> String {
     match event.rsplit_once('/') {
         Some((front, _)) => format!("{front}/u"),
@@ -496,7 +496,7 @@ mod tests {
                 USER.explain_mmap(&error, "AUX area", 8192, 16384)
                     .to_string(),
             ] {
-                // A sentence before the kernel's own words, which stand in brackets at its end.
+                // A sentence comes before the kernel's own words, which are in brackets at the end.
                 assert!(
                     text.ends_with(&format!("({error})")) && text.len() > 60,
                     "{text}"

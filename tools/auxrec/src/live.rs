@@ -21,10 +21,10 @@ use crate::message::{say, Outlet, Unwritten, PATIENCE};
 use crate::sys;
 use auxview::size::bytes;
 
-/// Most lines of JSON that wait for their reader. Later ones say more, so they are few.
+/// Maximum number of JSON lines that wait for their reader. Later lines have newer data, so the number is small.
 const LINES: usize = 4;
 
-/// Who gets the progress.
+/// Where the progress is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Live {
     /// No display.
@@ -32,11 +32,11 @@ pub enum Live {
     Off,
     /// The terminal, if standard error is one.
     Terminal,
-    /// A program, by a line of JSON for each second, on standard output.
+    /// Standard output, as a line of JSON each second for a program.
     Json,
 }
 
-/// What is known of a ring while it is recorded. All orders are relaxed: each number stands for itself.
+/// The state of a ring while it is recorded. All orders are relaxed: the numbers are independent of each other.
 #[derive(Debug, Default)]
 pub(crate) struct Gauge {
     bytes: AtomicU64,
@@ -46,8 +46,8 @@ pub(crate) struct Gauge {
 }
 
 impl Gauge {
-    /// So much is new in the area, which has so much in it, the newest AUX record being so old (ns), and so often was trace cut off
-    /// until now.
+    /// Adds the result of a pass: `new` bytes of trace since the last one, the fill of the area, the age of the newest AUX record in ns,
+    /// and how often trace was truncated so far.
     pub fn found(&self, new: u64, fill: u64, age: Option<u64>, lost: u64) {
         self.bytes.fetch_add(new, Ordering::Relaxed);
         self.fill.fetch_max(fill, Ordering::Relaxed);
@@ -57,7 +57,7 @@ impl Gauge {
         self.lost.store(lost, Ordering::Relaxed);
     }
 
-    /// What came since the last look, or was the most since then.
+    /// Returns what was added since the last call, and the maxima since then.
     fn look(&self, before: &mut u64, period: Duration) -> Look {
         let bytes = self.bytes.load(Ordering::Relaxed);
         let new = bytes - *before;
@@ -78,13 +78,13 @@ impl Gauge {
 struct Look {
     /// Bytes of trace until now.
     bytes: u64,
-    /// Bytes a second.
+    /// Bytes per second.
     rate: u64,
-    /// The most that was found in the area.
+    /// Maximum fill of the area.
     fill: u64,
-    /// How long the recorder took to come, at most: the age of the newest AUX record, ns.
+    /// Maximum delay of the recorder: the age of the newest AUX record, ns.
     age: u64,
-    /// How often trace was cut off.
+    /// How often trace was truncated.
     lost: u64,
 }
 
@@ -115,18 +115,18 @@ impl Look {
     }
 }
 
-/// The thread that looks. Dropped, it ends, and takes its lines off the terminal.
+/// The display thread. Dropping this ends the thread, and clears its lines on the terminal.
 pub(crate) struct View {
     stop: Option<mpsc::Sender<()>>,
-    /// Is disconnected when the thread has ended.
+    /// Disconnected when the thread has ended.
     ended: mpsc::Receiver<()>,
 }
 
 impl View {
-    /// For rings of these names, each with an area of `size` bytes; [`None`] with [`Live::Off`].
+    /// Starts the display of rings with these names, each with an area of `size` bytes; [`None`] with [`Live::Off`].
     ///
     /// # Errors
-    /// If there can be no further thread.
+    /// If no thread can be started.
     pub fn start(
         live: Live,
         rings: Vec<(String, Arc<Gauge>)>,
@@ -209,7 +209,7 @@ impl Show {
         Self::Bars(all, bars)
     }
 
-    /// Whether anybody is left to look.
+    /// Shows the state of the rings. Returns false when the reader has ended.
     fn show(&mut self, rings: &[(String, Arc<Gauge>)], looks: &[Look], now: u64) -> bool {
         match self {
             Self::Bars(_, bars) => {
@@ -243,7 +243,7 @@ impl Show {
     }
 }
 
-/// The message about lines of JSON that were not written. A reader that has ended wants no more.
+/// The message about lines of JSON that were not written. If the reader has ended, there is none.
 fn complaint(unwritten: &Unwritten) -> Option<String> {
     let why = match &unwritten.error {
         Some(e) if e.kind() == io::ErrorKind::BrokenPipe => return None,
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(look, seen);
         assert!(look.line().starts_with(" 16.0 MB/s, woken in 5 us, "));
         assert!(look.line().ends_with(", cut off 2 times"));
-        // Nothing came since, and no time went by.
+        // No trace came since then, and no time has passed.
         let look = gauge.look(&mut before, Duration::ZERO);
         assert_eq!(
             (look.bytes, look.rate, look.fill, look.age),
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(look.json("CPU 1")["truncated"], 2);
     }
 
-    /// A recording ends though the reader of its lines reads nothing.
+    /// A recording ends even if the reader of its lines reads nothing.
     #[test]
     fn a_reader_that_stops_does_not_hold_the_recorder() {
         let (pipe, reader) = Pipe::new();
@@ -306,7 +306,7 @@ mod tests {
         drop(reader.go);
     }
 
-    /// The next line that is written says how many were not.
+    /// The next line that is written has the number of missing lines.
     #[test]
     fn lines_that_are_missing() {
         let (pipe, reader) = Pipe::new();

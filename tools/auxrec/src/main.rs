@@ -28,7 +28,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 #[path = "main/events.rs"]
 mod events;
 
-/// Records the AUX area trace of any perf PMU, and says what of it was lost.
+/// Records the AUX area trace of any perf PMU, and reports each loss.
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXIT)]
 struct Cli {
@@ -118,7 +118,7 @@ struct Record {
     event: Vec<String>,
     /// Record no trace, only what a decoder needs to know about this machine: names, mappings and context switches. For trace that
     /// is recorded elsewhere, such as by the host of a virtual machine
-    #[arg(help_heading = "Events", long, conflicts_with_all = ["event", "aux_sample", "filter", "aux_watermark", "snapshot", "delay", "apart"])]
+    #[arg(help_heading = "Events", long, conflicts_with_all = ["event", "aux_sample", "filter", "aux_watermark", "snapshot", "delay", "split_files"])]
     sideband: bool,
     #[command(flatten)]
     tracepoints: events::Tracepoints,
@@ -217,8 +217,8 @@ struct Record {
     output: PathBuf,
     /// Let each thread write a file of its own, FILE.t0 and so on, and join these files when the recording ends: faster, as no
     /// thread waits for another, but needs twice the disk space
-    #[arg(help_heading = "Files", long)]
-    apart: bool,
+    #[arg(help_heading = "Files", long, alias = "apart")]
+    split_files: bool,
     /// Synchronise the file with its disk every SECONDS, against a power failure; 0: never
     #[arg(
         help_heading = "Files",
@@ -256,7 +256,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
-            // Help and version come this way too, and are no error.
+            // `--help` and `--version` also return an error here, but are none.
             let _ = e.print();
             return ExitCode::from(if e.use_stderr() { USAGE } else { ALL });
         }
@@ -293,13 +293,13 @@ fn run(command: &Command) -> anyhow::Result<u8> {
     }
 }
 
-/// A size in bytes of what a sample holds.
+/// Parses the length of the trace in a sample, in bytes.
 fn parse_aux_sample(text: &str) -> Result<u32, Error> {
     let size = parse_size(text, 1)?;
     auxrec::pmu::check_aux_sample(u64::try_from(size).unwrap_or(u64::MAX))
 }
 
-/// `[SIZE][e]`, the size in bytes or with a unit.
+/// Parses `[SIZE][e]`, with the size in bytes or with a unit.
 fn parse_snapshot(text: &str) -> Result<Snapshot, Error> {
     let (size, at_exit) = match text.strip_suffix('e') {
         Some(size) => (size, true),
@@ -380,7 +380,7 @@ impl Record {
                 .transpose()?
                 .map(|bytes| u64::try_from(bytes).unwrap_or(u64::MAX)),
             threads: self.threads,
-            apart: self.apart,
+            split_files: self.split_files,
             realtime: self.realtime,
             sync: Duration::from_secs(self.sync),
             compress: self.compression_level,

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// How long the recorder waits for a reader before it abandons it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
-/// Most messages that wait for the reader of standard error.
+/// Maximum number of messages that wait for the reader of standard error.
 const MESSAGES: usize = 64;
 
 /// Writes `auxrec: `, the text and a newline to standard error.
@@ -34,7 +34,7 @@ pub fn raw(text: String) {
     };
     match STDERR.get_or_init(start) {
         Some(outlet) => outlet.say(text, PATIENCE),
-        // A process that can have no further thread or descriptor must still report that.
+        // A process that cannot start a thread or duplicate a descriptor must still report that.
         None => {
             let _ = io::stderr().write_all(text.as_bytes());
         }
@@ -283,7 +283,7 @@ pub(crate) mod tests {
         assert_eq!(kind, Some(io::ErrorKind::BrokenPipe));
     }
 
-    /// Messages that were refused are reported when there is room again.
+    /// Messages that were refused are reported when the queue has space again.
     #[test]
     fn messages_that_are_missing() {
         let (pipe, reader) = Pipe::new();

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use auxview::file::{create_new, options, spill_file, to_disk};
-use auxview::join::{part_of, Apart};
+use auxview::join::{part_of, SplitFiles};
 use auxview::pack::Pack;
 use perfdata::{AuxtraceInfo, Features, FinishedInit, IdIndex, IdIndexEntry, Writer};
 
@@ -37,7 +37,7 @@ pub(crate) use description::{Description, Limits};
 use description::features;
 use sync::Sync;
 
-/// The file that is written now, and what is known of those before it.
+/// The file that is being written, and the state of the series of files before it.
 pub(crate) struct Output {
     pub file: Writer<File>,
     what: Description,
@@ -122,9 +122,9 @@ fn set_aside(base: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
 impl Output {
     /// Creates the file. Renames files that have the name already, as perf does.
     pub fn create(base: &Path, what: Description, limits: Limits) -> Result<Self> {
-        if what.apart.is_some() && fs::metadata(base).is_ok_and(|meta| !meta.is_file()) {
+        if what.split_files.is_some() && fs::metadata(base).is_ok_and(|meta| !meta.is_file()) {
             return Err(Error::usage(format!(
-                "--apart makes files beside {}, which is none itself: leave one of them out",
+                "--split-files writes files next to the output, and {} is not a regular file: give another -o, or leave --split-files out",
                 base.display()
             )));
         }
@@ -148,15 +148,15 @@ impl Output {
             false => create(&path),
         };
         let file = file.map_err(cannot)?;
-        let together = what.apart.as_ref().map(|_| (Arc::default(), 0));
+        let together = what.split_files.as_ref().map(|_| (Arc::default(), 0));
         let mut new = Self::open(file, path, what, limits, together)?;
         new.base = base.to_owned();
         new.old = old;
         Ok(new)
     }
 
-    /// Creates the file of a thread, which drains these rings, beside one that was begun.
-    pub fn apart(&self, thread: usize, rings: &Range<usize>) -> Result<Self> {
+    /// Creates the split file of a thread, which drains these rings, beside the main file.
+    pub fn part(&self, thread: usize, rings: &Range<usize>) -> Result<Self> {
         let path = part_of(&self.path, thread);
         let file = create_new(&path).map_err(|e| match e.kind() {
             io::ErrorKind::AlreadyExists => Error::failed(format!(
@@ -170,9 +170,9 @@ impl Output {
         let ours =
             |entry: &IdIndexEntry| usize::try_from(entry.idx).is_ok_and(|n| rings.contains(&n));
         what.index.retain(ours);
-        what.apart = what.apart.map(|apart| Apart {
+        what.split_files = what.split_files.map(|split| SplitFiles {
             thread: Some(thread),
-            ..apart
+            ..split
         });
         let together = self.together.as_ref().map(|(sum, _)| (sum.clone(), 0));
         Self::open(file, path, what, self.limits, together)
@@ -237,17 +237,17 @@ impl Output {
 
     /// Number of threads with files of their own; [`None`] if the threads have none.
     pub fn threads(&self) -> Option<usize> {
-        self.what.apart.as_ref().map(|apart| apart.threads)
+        self.what.split_files.as_ref().map(|split| split.threads)
     }
 
     /// Whether it is the file of one thread.
     fn is_part(&self) -> bool {
-        let apart = self.what.apart.as_ref();
-        apart.is_some_and(|apart| apart.thread.is_some())
+        let split = self.what.split_files.as_ref();
+        split.is_some_and(|split| split.thread.is_some())
     }
 
-    /// Writes what comes before the first record of the kernel: the ids of the events, and the names and
-    /// mappings of what runs already.
+    /// Writes the records before the first record of the kernel: the ids of the events, and the names and mappings of the processes that
+    /// run already.
     pub fn begin(&mut self) -> Result<()> {
         if let (Some(clock), false) = (&self.what.clock, self.is_part()) {
             self.file.record(clock, None)?;
@@ -265,7 +265,7 @@ impl Output {
                 None,
             )?;
         }
-        // The file into which all are joined has what runs already.
+        // The main file, into which the others are joined, describes the running processes.
         let alone = !self.is_part();
         if alone {
             host::kernel(
@@ -292,7 +292,7 @@ impl Output {
             .unwrap_or(0)
     }
 
-    /// Synthesises the names and mappings of what runs now.
+    /// Synthesises the names and mappings of the processes that run now.
     fn processes(&mut self) -> Result<()> {
         let (attr, id) = (self.what.plan.tracking_attr(), self.tracking_id());
         let pids = match &self.what.target {
@@ -315,8 +315,8 @@ impl Output {
         Ok(())
     }
 
-    /// What the clock of the records says now. If that is not known, it is the time of the newest record; without one,
-    /// that of the recorder's clock.
+    /// The current time by the clock of the records. If it is not known, the time of the newest record; without one, the time of the
+    /// recorder's clock.
     pub fn time(&self, clock: Clock) -> u64 {
         let newest = self.times.map(|(_, newest)| newest);
         clock.now().or(newest).unwrap_or_else(sys::now)
@@ -346,7 +346,7 @@ impl Output {
         }
         let part = self.part + 1;
         let path = name_of(&self.base, part);
-        // It was not there when the recording began: it is not ours.
+        // The file did not exist when the recording began. If it exists now, it is not the recorder's, and is not replaced.
         let file = create_new(&path).map_err(|e| cannot_create(&path, &e))?;
         let (file, sync) = open(file, &path, &self.what, self.limits, part)?;
         self.part = part;
@@ -360,7 +360,7 @@ impl Output {
     /// Ends the synchronising of the file with its disk.
     ///
     /// # Errors
-    /// What the disk reported, unless [`turn`](crate::drain::Tape::turn) has returned it.
+    /// The error that the disk reported, unless [`turn`](crate::drain::FileSink::turn) has returned it.
     pub fn synced(&mut self) -> Result<()> {
         self.sync.take().map_or(Ok(()), |mut sync| sync.stop())
     }
@@ -397,7 +397,7 @@ impl Output {
                 .map(|()| at)
                 .or_else(|_| file.finish_over(at, &counters, &features, cut));
             finished = whole.is_ok();
-            // Without the features the counters go too: only a file whose notes say `cut` has them.
+            // If the features cannot be written, the counters are removed, too: only a file whose notes say `cut` has them.
             saved = whole.or_else(|_| file.salvage(at, cut));
         }
         match (&saved, finished) {
@@ -436,7 +436,7 @@ fn open(
     limits: Limits,
     part: u32,
 ) -> Result<(Writer<File>, Sync)> {
-    let said = match &what.apart {
+    let said = match &what.split_files {
         Some(_) => format!("{}: ", path.display()),
         None => String::new(),
     };

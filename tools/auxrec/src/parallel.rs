@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::time::Instant;
 
-use crate::drain::{Drain, Tape};
+use crate::drain::{Drain, FileSink};
 use crate::error::Result;
 use crate::session::{Mode, Rings};
 
@@ -41,7 +41,7 @@ pub(crate) use queue::Rotate;
 use crew::{joined, HEARTBEAT};
 use queue::{bound, Batch, Op, Queue, Shared};
 
-/// What is known at the end of a recording.
+/// Statistics of a recording by several threads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Drained {
     /// Number of wakeups.
@@ -53,9 +53,9 @@ pub(crate) struct Drained {
 /// The memory that held copies of trace and records for the file, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Queued {
-    /// The most there was.
+    /// The largest amount that was in use.
     pub most: u64,
-    /// Its bound.
+    /// Its limit.
     pub bound: u64,
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn run(
     drains: &mut [Drain],
     threads: usize,
     mode: Mode,
-    file: &mut (impl Tape + Send),
+    file: &mut (impl FileSink + Send),
     wait: impl FnOnce(BorrowedFd<'_>, Option<Rotate<'_>>) -> Result<()>,
 ) -> Result<Drained> {
     let direct = file.takes_all();
@@ -84,7 +84,7 @@ pub(crate) fn run(
     let shared = &Shared::new(file, threads, bound);
     let wakeups = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        // As long as the memory of the batches allows, and the user's requests for another file.
+        // The stock limits the number of batches. The user's requests to begin another file are few.
         let (to, from) = channel();
         let mut lanes = Vec::new();
         for thread in 0..threads {
@@ -114,8 +114,12 @@ pub(crate) fn run(
     })
 }
 
-/// The writer: writes all batches, until all senders are gone. No thread waits for it when it has ended.
-fn write(shared: &Shared<'_, impl Tape>, from: &Receiver<Batch>, over: &UnixStream) -> Result<()> {
+/// The writer: writes all batches, until all senders are gone. When it has ended, no thread waits for memory any more.
+fn write(
+    shared: &Shared<'_, impl FileSink>,
+    from: &Receiver<Batch>,
+    over: &UnixStream,
+) -> Result<()> {
     let _closing = shared.stock.closing();
     let mut beat = Instant::now();
     loop {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! PMUs as sysfs shows them, and descriptions of events in terms of their formats.
+//! PMUs as sysfs shows them, and descriptions of events in their terms.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,22 +36,22 @@ pub struct Pmus(PathBuf);
 pub struct Pmu {
     /// Its name.
     pub name: String,
-    /// Its directory in sysfs. One that is no PMU's has none.
+    /// Its directory in sysfs. Empty for events that are known by name alone.
     pub dir: PathBuf,
     /// The number that `perf_event_attr.type` takes.
     pub kind: u32,
     /// The terms of its format.
     pub terms: BTreeMap<String, Term>,
-    /// Named sets of terms.
+    /// Events: names for sets of terms.
     pub events: BTreeMap<String, String>,
     /// The CPUs on which its events can be opened: its `cpumask`, or its `cpus` if it is of one kind of
     /// cores; [`None`]: all.
     pub cpus: Option<Vec<u32>>,
     /// The files of its `caps`.
     pub caps: BTreeMap<String, String>,
-    /// Ticks of the time stamp counter, for so many of the coarse clock of `MTC` packets.
+    /// Frequency ratio of the time stamp counter to the coarse clock of `MTC` packets: numerator and denominator.
     pub tsc_art_ratio: Option<(u64, u64)>,
-    /// The processor's frequency without turbo, as a multiple of its bus clock. Intel's own driver of Intel PT says it.
+    /// The processor's frequency without turbo, as a multiple of its bus clock. Intel's own driver of Intel PT shows it.
     pub max_nonturbo_ratio: Option<u64>,
 }
 
@@ -193,7 +193,7 @@ impl Pmu {
         sinks.into_iter().map(|(name, _)| name).collect()
     }
 
-    /// The format of its trace, if perf has a decoder for it. As perf, this goes by the name of the PMU, except for Intel PT.
+    /// The format of its trace, if perf has a decoder for it. As in perf, the name of the PMU decides, except for Intel PT.
     #[must_use]
     pub fn format(&self) -> Option<Format> {
         match self.name.as_str() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `record`: from the options to the file.
+//! `record`: makes a recording.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use crate::decoder;
 use crate::delay::Switch as Switching;
 use crate::drain::Drain;
 use crate::error::{Error, Result};
+use crate::hotplugged::Hotplugged;
 use crate::limits::Limits;
 use crate::message::say;
-use crate::newcomers::Newcomers;
 use crate::output::{self, Output};
 use crate::session::{OnTruncate, Session};
 use crate::snapshot::Snapshots;
@@ -54,7 +54,7 @@ fn record_on(system: &'static dyn System, options: &Options) -> Result<Outcome> 
     let online = system.online()?;
     let limits = Limits::read(online.len());
     let mut plan = options.plan(system, &limits, &online)?;
-    // Dropped after the events.
+    // The trigger is dropped after the events.
     let trigger = options.trigger.as_deref();
     let trigger = trigger.map(|text| Trigger::define(text, &options.target, &options.command));
     let mut trigger = trigger.transpose()?;
@@ -70,7 +70,7 @@ fn record_on(system: &'static dyn System, options: &Options) -> Result<Outcome> 
 
     let mut workload = options.workload()?;
     let pid = workload.as_ref().and_then(pid);
-    // The threads of the recorder are started later, and inherit it.
+    // The recorder's threads are started later, and inherit this.
     if let Some(priority) = options.realtime {
         sys::set_realtime(priority).map_err(|e| {
             Error::failed(format!(
@@ -114,8 +114,8 @@ fn record_on(system: &'static dyn System, options: &Options) -> Result<Outcome> 
         None => None,
     };
     let description = options.description(&session, &online, pid, described);
-    if options.apart && description.apart.is_none() {
-        say("one thread drains all rings, so nothing is --apart");
+    if options.split_files && description.split_files.is_none() {
+        say("--split-files has no effect: one thread drains all rings");
     }
     let output = Output::create(
         &options.output,
@@ -147,11 +147,11 @@ fn record_on(system: &'static dyn System, options: &Options) -> Result<Outcome> 
         let size = snapshot.size.unwrap_or(session.plan().aux);
         Snapshots::new(&session, size)
     });
-    let newcomers = Newcomers::new(match options.target {
+    let hotplugged = Hotplugged::new(match options.target {
         Target::System(_) => None,
         _ => session.plan().cpus.clone(),
     });
-    let offline = newcomers.possible();
+    let offline = hotplugged.possible();
     if options.target == Target::All && !offline.is_empty() {
         let list: Vec<_> = offline.iter().map(ToString::to_string).collect();
         say(format_args!(
@@ -162,7 +162,7 @@ fn record_on(system: &'static dyn System, options: &Options) -> Result<Outcome> 
     let desk = Desk {
         switch: session.switch(),
         watch,
-        newcomers,
+        hotplugged,
         status: None,
         owed: 0,
     };
@@ -186,7 +186,7 @@ fn record_on(system: &'static dyn System, options: &Options) -> Result<Outcome> 
     let result = recording
         .begin(options)
         .and_then(|()| recording.run(options, workload.as_mut(), &mut desk))
-        .and_then(|()| recording.end(options, &mut desk.newcomers));
+        .and_then(|()| recording.end(options, &mut desk.hotplugged));
     // The command does not continue after its recording.
     if let Some(workload) = &mut workload {
         let _ = workload.terminate();

@@ -2,8 +2,8 @@
 
 //! The reader's side of the two rings of an event.
 //!
-//! The kernel (or a device) writes up to a head, the reader reads up to it and moves a tail, and neither takes a lock. Four
-//! barriers make that sound; the names are those of the kernel's `Documentation/userspace-api/perf_ring_buffer.rst`:
+//! The kernel or a device writes data and advances the head. The reader reads up to the head and advances the tail. Neither takes a lock.
+//! Four barriers make that sound; their names are those of the kernel's `Documentation/userspace-api/perf_ring_buffer.rst`:
 //!
 //! ```text
 //!   kernel or driver                        reader
@@ -15,8 +15,8 @@
 //!   }
 //! ```
 //!
-//! Both counters only ever grow; the place of a byte in memory is its position modulo the size. (A tail that was reduced
-//! modulo the size would look to the kernel as if the ring were full, from the first wrap on.)
+//! Both counters only grow. The offset of a byte in memory is its position modulo the size. (If the reader reduced the tail modulo the
+//! size, the ring would look full to the kernel after the first wrap.)
 
 use std::ops::Range;
 use std::sync::atomic::{fence, Ordering};
@@ -31,13 +31,13 @@ pub const HEAD: Ordering = Ordering::Acquire;
 /// How a tail is stored: (D).
 pub const TAIL: Ordering = Ordering::Release;
 
-/// What a ring is made of. The real one is a mapping; tests have others.
+/// The memory of a ring. The real one is a mapping; tests have others.
 pub trait Area {
-    /// How far the writer is: (C).
+    /// Loads the head: how far the writer has written. Barrier (C).
     fn head(&self) -> u64;
-    /// Tells the writer how far the reader is: (D).
+    /// Stores the tail: how far the reader has read. Barrier (D).
     fn set_tail(&self, tail: u64);
-    /// Copies the bytes at this offset, which are all in the ring.
+    /// Copies the bytes at this offset. All of them must be within the ring.
     fn copy(&self, offset: usize, out: &mut [u8]);
 }
 
@@ -68,12 +68,12 @@ impl Area for DataArea<'_> {
     }
 }
 
-/// The AUX area of a mapping, which has its words in the control page of another.
+/// The AUX area of a mapping. Its head and tail are in the control page of another mapping.
 #[derive(Debug)]
 pub struct AuxArea<'a> {
     /// Control page.
     pub base: &'a Mapping,
-    /// The area, if there is one.
+    /// The area, if the event has one.
     pub aux: Option<&'a Mapping>,
 }
 
@@ -112,10 +112,10 @@ fn to_u64(n: usize) -> u64 {
 }
 
 impl Reader {
-    /// A ring of this many bytes of which nothing was read yet.
+    /// Creates the reader of a ring of this many bytes. Nothing was read yet.
     ///
     /// # Errors
-    /// If that is no power of two.
+    /// If the number is not a power of two.
     pub fn new(bytes: usize) -> Result<Self> {
         let size = Size::new(bytes)
             .ok_or_else(|| Error::failed(format!("a ring of {bytes} bytes cannot be")))?;
@@ -131,16 +131,16 @@ impl Reader {
         self.size.len()
     }
 
-    /// How far it was read.
+    /// The position up to which the ring was read.
     #[must_use]
     pub fn tail(&self) -> u64 {
         self.tail.get()
     }
 
-    /// What can be read: positions from the tail to the head.
+    /// The positions that can be read: from the tail to the head.
     ///
     /// # Errors
-    /// If the head is further from the tail than the ring is long, which only a broken driver does.
+    /// If the distance from the tail to the head is larger than the ring, which only a broken driver causes.
     pub fn pending(&self, area: &impl Area) -> Result<Range<u64>> {
         let head = Pos::new(area.head());
         match self.size.used(head, self.tail) {
@@ -154,19 +154,19 @@ impl Reader {
         }
     }
 
-    /// What an area that is written over and over holds: positions of its last bytes, at most `limit`: all that were ever
-    /// written, or a whole number of words. Its head only grows, so how often it went round is known, and nothing of what it
-    /// holds is looked at. It is not read by a tail, so this may only be called while nothing is written.
+    /// The positions of the newest bytes in an AUX area in overwrite mode, at most `limit`: all bytes that were ever written, or the newest
+    /// ones in whole words. The head must count all bytes: then it shows how often the area has wrapped, and the content is not examined.
+    /// In this mode there is no tail, so call this only while nothing is written.
     #[must_use]
     pub fn snapshot(&self, area: &impl Area, limit: u64) -> Range<u64> {
         let head = area.head();
         let most = limit.min(self.size.len());
-        // Where nothing is left out, a decoder begins with the first byte.
+        // If nothing is left out, a decoder begins with the first byte.
         let start = if head > most { head - most / 8 * 8 } else { 0 };
         start..head
     }
 
-    /// Copies the bytes from position `from` on, over the end of the ring if need be.
+    /// Copies the bytes from position `from` on, across the end of the ring if necessary.
     pub fn copy(&self, area: &impl Area, from: u64, out: &mut [u8]) {
         let Some(split) = self.size.split(Pos::new(from), out.len()) else {
             debug_assert!(false, "a ring holds no more than its size");
@@ -179,7 +179,7 @@ impl Reader {
         }
     }
 
-    /// Where `len` bytes from position `from` on lie, of which the second run begins the ring again, and may be empty.
+    /// The offsets of `len` bytes from position `from` on. The second range is at the beginning of the ring, and may be empty.
     #[must_use]
     pub fn runs(&self, from: u64, len: usize) -> [Range<usize>; 2] {
         let split = self.size.split(Pos::new(from), len);
@@ -187,13 +187,13 @@ impl Reader {
         split.map_or([0..0, 0..0], |split| [split.first, split.second])
     }
 
-    /// Gives everything up to `tail` back to the writer.
+    /// Returns the space up to `tail` to the writer.
     pub fn release(&mut self, area: &impl Area, tail: u64) {
         self.tail = Pos::new(tail);
         area.set_tail(tail);
     }
 
-    /// Copies all there is into `out`, and gives it back.
+    /// Copies everything that can be read into `out`, and returns its space to the writer.
     ///
     /// # Errors
     /// As [`pending`](Self::pending).
@@ -208,51 +208,51 @@ impl Reader {
         Ok(())
     }
 
-    /// Whether the writer found the ring full: then `perf_aux_output_begin()` has failed, and says so nowhere.
+    /// Whether the writer found the ring full. Then `perf_aux_output_begin()` has failed, and no record reports that.
     #[must_use]
     pub fn is_full(&self, range: &Range<u64>) -> bool {
         self.size.space(Pos::new(range.end), Pos::new(range.start)) == 0
     }
 
-    /// How often the way between two positions passes the end of the ring.
+    /// How often the range between two positions crosses the end of the ring.
     #[must_use]
     pub fn wraps(&self, range: &Range<u64>) -> u64 {
         self.size.wraps(Pos::new(range.start), Pos::new(range.end))
     }
 }
 
-/// So many bytes of the oldest records of a ring that is overwritten are left alone: what was being written when the ring was
-/// paused goes on being written, and is not seen in the head before it is done. On a CPU that is one record for each level of
-/// interrupts, and only that of a task can be long: a name of `PATH_MAX` bytes.
+/// How many bytes of the oldest records the reader ignores in a ring in overwrite mode. The kernel completes a record that it was writing
+/// when the ring was paused, and the head does not include that record before. On a CPU there is at most one such record for each level of
+/// interrupts. Only that of a task can be long: it may have a name of `PATH_MAX` bytes.
 pub const IN_FLIGHT: usize = 8192;
 
-/// A data ring that is written from its end to its beginning, over and over (`write_backward`), and mapped read-only: the newest
-/// records take the place of the oldest. The newest begins at the head, which falls from 0 on, and the next older one behind it.
+/// A data ring in overwrite mode (`write_backward`), mapped read-only. The kernel writes it from its end to its beginning, again and again:
+/// the newest records replace the oldest. The newest record begins at the head, which decreases from 0. The next older one follows it.
 ///
-/// There is no tail, and so neither (A) nor (D): what keeps the kernel from the records while they are copied is that the ring is
-/// paused (`PERF_EVENT_IOC_PAUSE_OUTPUT`), and [`IN_FLIGHT`].
+/// There is no tail, and so neither (A) nor (D). Two things keep the kernel from the records while they are copied: the ring is paused
+/// (`PERF_EVENT_IOC_PAUSE_OUTPUT`), and the reader ignores [`IN_FLIGHT`] bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Backward {
     size: Size,
     in_flight: usize,
-    /// The head when it was read last.
+    /// The head at the last read.
     seen: u64,
 }
 
-/// What a ring that is overwritten has given.
+/// The records that were read from a ring in overwrite mode.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Newest {
     /// Whole records, the oldest first.
     pub records: Vec<u8>,
-    /// Bytes of older ones, since the last time, that are not there any more.
+    /// Bytes of older records since the last read that were overwritten.
     pub overwritten: u64,
 }
 
 impl Backward {
-    /// A ring of this many bytes that was never read.
+    /// Creates the reader of a ring of this many bytes. Nothing was read yet.
     ///
     /// # Errors
-    /// If that is no power of two, or not more than [`IN_FLIGHT`].
+    /// If the number is not a power of two, or not larger than [`IN_FLIGHT`].
     pub fn new(bytes: usize) -> Result<Self> {
         Self::with(bytes, IN_FLIGHT)
     }
@@ -269,10 +269,10 @@ impl Backward {
         })
     }
 
-    /// The records that came since the last time and are still there. To be called while the ring is paused.
+    /// Reads the records that were written since the last call and not overwritten. The ring must be paused.
     ///
     /// # Errors
-    /// If what is there are no records.
+    /// If the bytes are no records.
     pub fn newest(&mut self, area: &impl Area) -> Result<Newest> {
         let head = area.head();
         let new = self.seen.wrapping_sub(head);
@@ -286,9 +286,9 @@ impl Backward {
         if !second.is_empty() {
             area.copy(split.second.start, second);
         }
-        // (C) once more, the other way round: what was copied was loaded before the head is loaded again. Pairs with (B), of a
-        // record that was begun before the pause, and the one before it: if its bytes were copied in the place of old ones, the
-        // head says so now, or it is one of those that `in_flight` leaves room for.
+        // (C) once more, in the other direction: the bytes are loaded before the head is loaded again. Pairs with (B) of a record that was
+        // begun before the pause, and of the one before it. If its bytes were copied in the place of old ones, either the head includes it
+        // now, or it is one of those for which `in_flight` leaves space.
         fence(Ordering::Acquire);
         let moved = head.wrapping_sub(area.head());
         let room = self.size.len().saturating_sub(moved);
@@ -375,7 +375,7 @@ mod tests {
             }
         }
 
-        /// Writes as many of the bytes as there is room for, as perf does: one stays free.
+        /// Writes as many of the bytes as there is space for. One byte stays free, as in perf.
         fn write(&self, size: Size, len: u64) -> u64 {
             let head = self.head.load(Ordering::Relaxed);
             let len =
@@ -388,7 +388,7 @@ mod tests {
         }
     }
 
-    /// A byte that differs from its neighbours and from the one a ring's length away.
+    /// A byte that differs from its neighbours, and from the byte one ring length away.
     fn byte(pos: u64) -> u8 {
         pos.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[7]
     }
@@ -447,7 +447,7 @@ mod tests {
         let size = Size::new(256).unwrap();
         let mut ring = Reader::new(256).unwrap();
         std::thread::scope(|scope| {
-            // The writer stops when the reader drops this: a reader that panicked makes no more space.
+            // The writer stops when the reader drops this, also by a panic: then the reader makes no more space.
             let reads = std::sync::Arc::new(());
             let read = std::sync::Arc::downgrade(&reads);
             scope.spawn(move || {
@@ -473,7 +473,7 @@ mod tests {
         });
     }
 
-    /// Writes records as `__perf_output_begin()` does with `backward`: below the head, whether or not a reader has read what was there.
+    /// Writes a record as `__perf_output_begin()` does with `backward`: below the head, whether or not a reader has read the old bytes.
     fn write_backward(fake: &Fake, size: Size, record: &[u8], finish: bool) {
         let head = fake.head.load(Ordering::Relaxed);
         let head = head.wrapping_sub(to_u64(record.len()));
@@ -485,7 +485,7 @@ mod tests {
         }
     }
 
-    /// A record of so many words, with a number of its own.
+    /// A record of this many words, marked with this number.
     fn numbered(number: u16, words: u16) -> Vec<u8> {
         let mut record = vec![number.to_le_bytes()[0]; usize::from(words) * 8];
         record[4..6].copy_from_slice(&number.to_le_bytes());
@@ -524,7 +524,7 @@ mod tests {
                     number += 1;
                     write_backward(&fake, size, all.last().unwrap(), true);
                 }
-                // What was being written when the ring was paused, and nothing tells of yet.
+                // A record that was being written when the ring was paused. The head does not include it.
                 write_backward(&fake, size, &vec![0xff; usize::from(unfinished) * 8], false);
                 let sum: usize = all.iter().map(Vec::len).sum();
                 let room = if sum > 256 - 32 { 256 - 32 } else { sum };
@@ -553,7 +553,7 @@ mod tests {
                 fake.write(size, len);
                 let range = ring.pending(&fake).unwrap();
                 wraps += ring.wraps(&range);
-                // Steps, unlike pieces, do not go over the end.
+                // Steps do not cross the end of the ring; pieces may.
                 let parts: Vec<_> = if piece % 2 == 0 {
                     steps(range, 32).collect()
                 } else {

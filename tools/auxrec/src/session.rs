@@ -89,7 +89,7 @@ impl Session {
                 |id, late| add(Some(id), late),
             )?,
         }
-        // On a CPU on which no event is open, the last thread had ended by then.
+        // If no event is open on a CPU, all threads had ended by then.
         if opening.is_empty() || opening.iter().any(Opening::is_empty) {
             return Err(Error::failed(
                 "no thread is left to record: all ended before their events were open. Record a process that still runs, or \
@@ -171,7 +171,7 @@ impl Session {
         self.switch().set(false, None)
     }
 
-    /// Whether the events of these rings write trace. Else they are on while the recording lasts.
+    /// Whether the trace switch applies to the events of these rings. Other events stay on during the whole recording.
     fn switches(&self, rings: &Rings) -> bool {
         !self.plan.events.is_empty() && !self.plan.only_tracks(rings.number)
     }
@@ -251,8 +251,8 @@ impl Session {
     }
 }
 
-/// Opens these threads, and then those that `list` has found meanwhile, until it finds none that `open`
-/// takes. A thread that was created before its creator had an event has inherited none.
+/// Opens these threads. Then lists the threads again and opens the new ones, until `open` takes none of them. A thread that was created
+/// before its creator had an event has inherited none.
 fn each_thread(
     threads: &[u32],
     mut list: impl FnMut() -> Vec<u32>,

@@ -4,19 +4,19 @@
 
 use crate::error::{Error, Result};
 
-/// Sizes of the two rings, in bytes, where they were given.
+/// Sizes of the two rings in bytes; [`None`] where the user gave no size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RingSizes {
-    /// Of the data ring.
+    /// Size of the data ring.
     pub data: Option<usize>,
-    /// Of the AUX area.
+    /// Size of the AUX area.
     pub aux: Option<usize>,
 }
 
-/// A number of pages, or of bytes with one of the units B, K, M, G; in bytes.
+/// Parses a number of pages, or of bytes with one of the units B, K, M, G. Returns bytes.
 ///
 /// # Errors
-/// If it is none, or too large.
+/// If the text is not a size, or the size is too large.
 pub fn parse_size(text: &str, page: usize) -> Result<usize> {
     let bad = || {
         Error::usage(format!(
@@ -41,7 +41,7 @@ pub fn parse_size(text: &str, page: usize) -> Result<usize> {
 /// Checks that a size is a power of two of pages, which both rings need to be.
 ///
 /// # Errors
-/// If not; the error names the nearest sizes that are.
+/// If it is not; the error names the nearest valid sizes.
 pub fn check_ring(what: &str, bytes: usize, page: usize) -> Result<usize> {
     let pages = bytes / page;
     if bytes % page == 0 && pages.is_power_of_two() {
@@ -65,10 +65,10 @@ pub fn check_ring(what: &str, bytes: usize, page: usize) -> Result<usize> {
     )))
 }
 
-/// `DATA`, `DATA,AUX` or `,AUX`.
+/// Parses the sizes of the data ring and the AUX area: `DATA`, `DATA,AUX` or `,AUX`.
 ///
 /// # Errors
-/// If a part is no size, or no power of two of pages.
+/// If a part is not a size, or not a power of two of pages.
 pub fn parse_rings(text: &str, page: usize) -> Result<RingSizes> {
     let (data, aux) = text
         .split_once(',')

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Snapshots: what AUX areas that are written over and over hold at a moment.
+//! Snapshots of AUX areas in overwrite mode.
 
 use std::io;
 use std::ops::Range;
 
-use crate::drain::{Drain, Tape};
+use crate::drain::{Drain, FileSink};
 use crate::error::{Error, Result};
 use crate::ring::Area;
 use crate::session::{Moment, Rings, Session};
@@ -14,33 +14,34 @@ mod laps;
 
 use laps::Laps;
 
-/// For how long nothing was traced, because a snapshot was taken: of one ring, ns.
+/// How long a ring was not traced because of snapshots, ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Blind {
-    /// The longest.
+    /// The longest time.
     pub max: u64,
-    /// All together.
+    /// The sum of all times.
     pub sum: u64,
 }
 
-/// What taking snapshots needs and keeps.
+/// The state of taking snapshots.
 ///
-/// Ring after ring is copied into memory that is there already, most of it while its unit goes on: see [`hold`]. So a CPU is blind
-/// only while its own ring's head is found, and what is overwritten first is copied; never for another's, or for the file.
+/// The rings are copied one after the other into memory that exists already, and mostly while their unit runs: see [`hold`]. So the trace
+/// of a CPU is off only while the head of its own ring is read, and while the bytes that are overwritten first are copied. It is never off
+/// because of another ring or the file.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
-    /// So much of each ring.
+    /// Maximum length of the snapshot of a ring.
     size: u64,
     copies: Vec<Held>,
-    /// Memory for one more: for a ring that is compared with its last snapshot.
+    /// Memory for one more copy: for a ring that is compared with its last snapshot.
     spare: Vec<u8>,
-    /// How many there were.
+    /// Number of snapshots.
     pub times: u64,
     pub blind: Blind,
 }
 
 impl Snapshots {
-    /// For all rings of a session, which hold `size` bytes each at most.
+    /// For all rings of a session. The snapshot of a ring has at most `size` bytes.
     pub fn new(session: &Session, size: usize) -> Self {
         // A piece of trace in the file is a multiple of 8.
         let size = u64::try_from(size).unwrap_or(u64::MAX) / 8 * 8;
@@ -54,12 +55,12 @@ impl Snapshots {
         }
     }
 
-    /// Takes one. Events that are off stay off.
+    /// Takes a snapshot. Events that are off stay off.
     pub fn take(
         &mut self,
         session: &mut Session,
         drains: &mut [Drain],
-        file: &mut impl Tape,
+        file: &mut impl FileSink,
     ) -> Result<Blind> {
         let mut blind = Blind::default();
         let clock = session.record_clock();
@@ -79,8 +80,8 @@ impl Snapshots {
             blind.sum += ns;
             held.push((range, clock.moment()));
         }
-        // The records of what was copied come before it; and before what of them is left of a ring that is overwritten, that which
-        // may have been told of in records that are not.
+        // The records about the copied trace come before it. A data ring in overwrite mode has lost its older records, which may have
+        // reported names and mappings. So the current names and mappings come first, then the records that are left.
         let overwrite = session.plan().overwrite;
         if overwrite {
             file.describe()?;
@@ -106,16 +107,16 @@ impl Snapshots {
 /// The copy of a ring.
 #[derive(Debug)]
 struct Held {
-    /// The newest bytes of the last snapshot, in front.
+    /// Begins with the bytes of the last snapshot.
     bytes: Vec<u8>,
     laps: Laps,
 }
 
 impl Held {
-    /// For so many bytes of a ring of this size.
+    /// A copy of at most `most` bytes of a ring of `ring` bytes.
     fn new(ring: u64, most: u64) -> Self {
         Self {
-            // Not zeros: the system would give memory only when it is written, which would be in the blind time.
+            // Not zeros: the kernel would allocate the memory at the first write, while the trace is off.
             bytes: vec![0xff; to_usize(most)],
             laps: Laps::new(ring),
         }
@@ -126,20 +127,20 @@ fn to_usize(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }
 
-/// Between the unit and what is copied while it goes on there is this part of the ring.
+/// Bytes are copied while the unit runs only if they are ahead of it by the length of the ring divided by this number, or more.
 const AHEAD: u64 = 8;
 
-/// A ring that is overwritten, and its unit.
+/// A ring in overwrite mode, and the unit that writes it.
 trait Unit {
     /// Length of the ring.
     fn size(&self) -> u64;
-    /// How far the unit had come when it was stopped last.
+    /// The head when the unit was stopped last.
     fn head(&self) -> u64;
-    /// Positions of so many of the newest bytes, or of all there are.
+    /// The positions of the newest bytes, at most `most`.
     fn newest(&self, most: u64) -> Range<u64>;
-    /// Copies what is at position `from`.
+    /// Copies the bytes at position `from`.
     fn copy(&self, from: u64, out: &mut [u8]);
-    /// Runs `still` while the unit stands still, and says for how long at most that was, ns.
+    /// Runs `still` while the unit is stopped. Also returns the longest time that it can have been stopped, ns.
     fn pause<T>(&mut self, still: impl FnOnce(&mut Self) -> T) -> io::Result<(T, u64)>;
 }
 
@@ -165,14 +166,15 @@ impl Unit for Rings {
     }
 }
 
-/// Copies the newest bytes of a ring to the front of `held.bytes`; which ones, and for how long nothing was traced.
+/// Copies the newest bytes of a ring to the front of `held.bytes`. Returns their positions, and how long the unit was stopped.
 ///
-/// The unit is stopped, and then its head is there. It will overwrite the oldest bytes first: of these as many are copied at once as
-/// it takes to have an [`AHEAD`]th of the ring between it and the others. Those are copied while it goes on. Then it is stopped again,
-/// and its head tells whether it came as far as them; if so, the newest bytes are copied while it stands still.
+/// * The unit is stopped, and its head is read. It will overwrite the oldest bytes first. These are copied at once, until there is an
+///   [`AHEAD`]th of the ring between the unit and the others.
+/// * The others are copied while the unit runs.
+/// * The unit is stopped again. If its head shows that it has reached the others, the newest bytes are copied while it is stopped.
 ///
-/// A head that does not count all bytes would not tell. Of such a ring all is copied while the unit stands still, and [`Laps`] finds
-/// the positions. It is copied into `spare`, which has the memory of the last snapshot afterwards.
+/// This needs a head that counts all bytes. A ring with another head is copied completely while the unit is stopped, and [`Laps`]
+/// determines the positions. This copy goes to `spare`, which has the memory of the last snapshot afterwards.
 fn hold(
     ring: &mut impl Unit,
     most: u64,
@@ -187,14 +189,14 @@ fn hold(
     let (found, stopped) = ring.pause(|ring| {
         let head = ring.head();
         if !held.laps.count(head) {
-            // The places of the bytes are those of any positions with this offset.
+            // Any positions with this offset have the right places in the ring.
             let end = head % size + size;
             let range = end - most..end;
             copy(ring, range.clone(), &range, spare);
             return Err(head);
         }
         if is_new {
-            // The last snapshot may have been shorter.
+            // The buffer of the last snapshot may be shorter.
             std::mem::swap(&mut held.bytes, spare);
         }
         let range = ring.newest(most);
@@ -226,7 +228,7 @@ fn hold(
         &mut held.bytes,
     );
     let (range, again) = ring.pause(|ring| {
-        // What is not in the ring any more lies a ring's length before the head.
+        // Bytes that are not in the ring any more are more than a ring length before the head.
         if ring.head().saturating_sub(size) <= range.start + first {
             return range;
         }
@@ -237,7 +239,7 @@ fn hold(
     Ok((range, stopped + again))
 }
 
-/// Copies what is at these positions to where it is in the snapshot, which has those of `all`.
+/// Copies the bytes at the positions `part` to their place in the snapshot, which has the positions `all`.
 fn copy(ring: &impl Unit, part: Range<u64>, all: &Range<u64>, buffer: &mut [u8]) {
     let place = |at: u64| to_usize(at - all.start);
     if let Some(out) = buffer.get_mut(place(part.start)..place(part.end)) {
@@ -257,19 +259,19 @@ mod tests {
 
     const SIZE: u64 = 256;
 
-    /// The unit writes at each position of all that it ever writes the same byte.
+    /// The byte that the unit writes at this position. It is the same each time.
     fn byte(at: u64) -> u8 {
         u8::try_from(at * 7 % 251).unwrap()
     }
 
-    /// A ring whose unit writes so many bytes each time that 16 were copied.
+    /// A ring whose unit writes `speed` bytes after each 16 bytes that are copied.
     struct Model {
         head: Cell<u64>,
-        /// Whether the head that the kernel tells is an offset.
+        /// Whether the head is an offset in the ring.
         is_offset: bool,
         speed: u64,
         still: bool,
-        /// How many bytes were copied while it stood still.
+        /// Number of bytes that were copied while the unit was stopped.
         copied: Cell<u64>,
     }
 
@@ -294,7 +296,7 @@ mod tests {
         fn copy(&self, from: u64, out: &mut [u8]) {
             for (at, out) in (from..).zip(out) {
                 let head = self.head.get();
-                // The newest that was written there, if any was.
+                // The newest byte that was written there, if there was any.
                 let back = (head + SIZE - 1 - at % SIZE) % SIZE;
                 *out = (head - 1).checked_sub(back).map_or(0, byte);
                 if self.still {
@@ -337,14 +339,14 @@ mod tests {
             for (at, got) in range.clone().zip(&held.bytes) {
                 prop_assert_eq!(*got, byte(at), "{} of {:?}", at, range);
             }
-            // Of a ring that has gone round, only what the unit comes to first, if it is slower than the copy.
+            // If the ring has wrapped, and the unit is slower than the copy, only the bytes that it reaches first.
             if head > SIZE && speed < 2 {
                 prop_assert!(ring.copied.get() <= SIZE / AHEAD);
             }
         }
 
-        /// Whatever the head is, each snapshot has the newest bytes but for zeros in front, and positions that two snapshots
-        /// share have the same bytes.
+        /// Whatever the head is, each snapshot has the newest bytes, except zeros at its front. Positions that two snapshots share have the
+        /// same bytes.
         #[test]
         fn snapshots_follow_each_other(
             is_offset: bool,
@@ -354,7 +356,7 @@ mod tests {
             let most = most * 8;
             let mut ring = Model::new(1, is_offset, 0);
             let (mut held, mut spare) = (Held::new(SIZE, most), Vec::new());
-            // The positions found, and by how much they differ from the unit's.
+            // The positions found, and their difference from the unit's positions.
             let mut last: Option<(Range<u64>, u64)> = None;
             for step in steps {
                 ring.head.set(ring.head.get() + step);
@@ -371,7 +373,7 @@ mod tests {
                 }
                 let off = head.wrapping_sub(range.end);
                 if let Some((before, was_off)) = last {
-                    // A gap, or no difference. In an area that may not have wrapped an exact fit is no gap.
+                    // Either a gap, or no difference. In an area that may not have wrapped, the snapshots may also be adjacent.
                     let apart = range.start > before.end
                         || range.start == before.end && range.end <= SIZE;
                     prop_assert!(apart || off == was_off, "{:?} {:?}", before, range);

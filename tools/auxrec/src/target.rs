@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Who is recorded: CPUs, a process, a command.
+//! What is recorded: CPUs, processes, threads, or a command.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use crate::error::{Error, Result};
 
-/// Who is recorded.
+/// What is recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Target {
-    /// The command that is run, from its exec on.
+    /// The command that the recorder runs, from its exec on.
     #[default]
     Command,
-    /// Processes that run, with all threads that they have now.
+    /// Running processes, with all threads that they have now.
     Processes(Vec<u32>),
-    /// Threads that run.
+    /// Running threads.
     Threads(Vec<u32>),
     /// Everything on all CPUs that are online.
     All,
@@ -24,16 +24,16 @@ pub enum Target {
 }
 
 impl Target {
-    /// Whether it is CPUs, whatever runs on them.
+    /// Whether CPUs are recorded, whatever runs on them.
     pub(crate) fn is_system(&self) -> bool {
         matches!(self, Self::All | Self::System(_))
     }
 }
 
-/// A list such as `0-1,3`, in rising order.
+/// Parses a list such as `0-1,3`. Returns the numbers in rising order.
 ///
 /// # Errors
-/// If it is none.
+/// If the text is not such a list.
 pub fn parse_cpus(list: &str) -> Result<Vec<u32>> {
     let bad = || Error::usage(format!("`{list}` is not a list of CPUs such as `0-1,3`"));
     let mut cpus = BTreeSet::new();
@@ -41,7 +41,7 @@ pub fn parse_cpus(list: &str) -> Result<Vec<u32>> {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let first: u32 = first.trim().parse().map_err(|_| bad())?;
         let last: u32 = last.trim().parse().map_err(|_| bad())?;
-        // No machine has more CPUs than this; a list that says so would only fill the memory.
+        // No machine has more CPUs than this. A list with a larger number would only fill the memory.
         if first > last || last >= 1 << 16 {
             return Err(bad());
         }
@@ -53,23 +53,23 @@ pub fn parse_cpus(list: &str) -> Result<Vec<u32>> {
 /// The CPUs that are online.
 ///
 /// # Errors
-/// If the kernel does not say.
+/// If the list cannot be read.
 pub fn online_cpus() -> Result<Vec<u32>> {
     cpus("online")
 }
 
-/// The CPUs that are there, and may be offline.
+/// The CPUs that are present, online or offline.
 ///
 /// # Errors
-/// If the kernel does not say.
+/// If the list cannot be read.
 pub fn present_cpus() -> Result<Vec<u32>> {
     cpus("present")
 }
 
-/// The CPUs that can ever be there.
+/// The CPUs that can ever be present.
 ///
 /// # Errors
-/// If the kernel does not say.
+/// If the list cannot be read.
 pub fn possible_cpus() -> Result<Vec<u32>> {
     cpus("possible")
 }
@@ -81,10 +81,10 @@ fn cpus(state: &str) -> Result<Vec<u32>> {
     parse_cpus(&list)
 }
 
-/// Those of the CPUs that were asked for, if they are all online.
+/// Checks that all CPUs that the user asked for are online.
 ///
 /// # Errors
-/// If one is not.
+/// If one is not online.
 pub fn check_online(wanted: &[u32], online: &[u32]) -> Result<()> {
     match wanted.iter().find(|cpu| !online.contains(cpu)) {
         None => Ok(()),
@@ -99,10 +99,10 @@ pub fn check_online(wanted: &[u32], online: &[u32]) -> Result<()> {
     }
 }
 
-/// A list of processes or threads such as `12,34`.
+/// Parses a list of processes or threads such as `12,34`.
 ///
 /// # Errors
-/// If it is none.
+/// If the text is not such a list.
 pub fn parse_ids(list: &str) -> Result<Vec<u32>> {
     let mut ids = list
         .split(',')
@@ -121,7 +121,7 @@ pub fn parse_ids(list: &str) -> Result<Vec<u32>> {
 
 /// A field of `/proc/ID/status`.
 fn status(id: u32, field: &str) -> Option<u32> {
-    // The name in it need not be UTF-8.
+    // The name in this file need not be UTF-8.
     let text = fs::read(format!("/proc/{id}/status")).ok()?;
     let text = String::from_utf8_lossy(&text);
     let line = text.lines().find_map(|line| line.strip_prefix(field))?;
@@ -148,7 +148,7 @@ pub fn processes() -> Vec<u32> {
     pids
 }
 
-/// A process with its children and theirs.
+/// A process with all its descendants.
 #[must_use]
 pub fn descendants(pid: u32) -> Vec<u32> {
     let parents: Vec<(u32, u32)> = processes()
@@ -210,7 +210,7 @@ pub(crate) mod tests {
             let mut command = Command::new(&path);
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut process = command.spawn().unwrap();
-            // Its exec is over when it answers. It waits for more then.
+            // The exec is complete when the process answers. Then the process waits for more input.
             process.stdin.as_mut().unwrap().write_all(b"x").unwrap();
             let answer = process.stdout.as_mut().unwrap();
             answer.read_exact(&mut [0]).unwrap();
@@ -243,7 +243,7 @@ pub(crate) mod tests {
         child.wait().unwrap();
     }
 
-    /// The kernel tells a process's parent beside its name.
+    /// The file that has a process's parent also has its name.
     #[test]
     fn a_name_that_is_not_utf8() {
         let mut child = Odd::start();

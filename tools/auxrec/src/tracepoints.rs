@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tracepoints beside the trace: from buffers of tracefs, written as perf's samples, or as a `trace.dat`.
+//! Tracepoints besides the trace: read from buffers of tracefs, and written as perf's samples or as a `trace.dat`.
 //!
-//! Threads of their own, one for each CPU, move the events into files beside the recording. At its end they become samples
-//! behind all other records. So a file that has some has no FINISHED_ROUND: readers put all in the order of time.
+//! Separate threads, one for each CPU, move the events into files beside the recording. When the recording ends, the events become samples
+//! after all other records. So a file with such samples has no FINISHED_ROUND: readers sort all of its records by time.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -53,21 +53,21 @@ impl From<Failure> for Error {
     }
 }
 
-/// Samples are handed on when there are so many bytes of them.
+/// Samples are written when they have this number of bytes.
 const BATCH: usize = 64 << 10;
 
-/// What to record.
+/// The events of tracefs to record.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
     /// Events, each `SYSTEM:EVENT` or `SYSTEM:*`.
     pub events: Vec<String>,
     /// The `trace.dat` to write; [`None`]: the events become samples of the recording.
     pub dat: Option<PathBuf>,
-    /// Size of the buffer of each CPU, KiB; [`None`]: the kernel's.
+    /// Size of the buffer of each CPU, KiB; [`None`]: the kernel's default.
     pub buffer: Option<usize>,
 }
 
-/// What the file of a recording says of them.
+/// How the file of a recording describes the events.
 #[derive(Debug, Clone)]
 pub(crate) struct Described {
     /// The events.
@@ -76,7 +76,7 @@ pub(crate) struct Described {
     pub data: Vec<u8>,
 }
 
-/// The events of a recording. Nothing of it is left in tracefs when it is dropped.
+/// The events of tracefs in a recording. Dropping this removes all of it from tracefs.
 pub(crate) struct Tracepoints {
     wanted: Wanted,
     attr: Attr,
@@ -86,16 +86,16 @@ pub(crate) struct Tracepoints {
     recorded: Option<Recorded>,
     events: BTreeMap<u16, Named>,
     top: Tracefs,
-    /// The last: until all else is closed, the kernel does not remove it.
+    /// The last field: the kernel does not remove an instance until everything else in it is closed.
     instance: Instance,
 }
 
 impl Tracepoints {
-    /// Opens the buffers of an instance of their own. `output` is the file of the recording, and `threads` are those whose events
-    /// are recorded, with their children.
+    /// Opens the buffers of a separate instance. `output` is the file of the recording. `threads` are the threads whose events are
+    /// recorded, with their children.
     ///
     /// # Errors
-    /// If there is no such event, or tracefs refuses.
+    /// If an event does not exist, or tracefs refuses.
     pub fn open(
         wanted: &Wanted,
         output: &Path,
@@ -110,7 +110,7 @@ impl Tracepoints {
         if let Some(kib) = wanted.buffer {
             set("buffer_size_kb", &kib.to_string())?;
         }
-        // The clock of the records: perf's own is `local_clock()`, which tracefs calls perf.
+        // The clock of the records. perf's own clock is `local_clock()`, which tracefs calls perf.
         set(
             "trace_clock",
             if plan.has_own_clock() { "mono" } else { "perf" },
@@ -148,10 +148,10 @@ impl Tracepoints {
         })
     }
 
-    /// What the file says of them, if they go into it.
+    /// The description for the file; [`None`] if the events do not go into it.
     ///
     /// # Errors
-    /// If tracefs does not say it.
+    /// If tracefs does not provide it.
     pub fn described(&self) -> Result<Option<Described>> {
         if self.wanted.dat.is_some() {
             return Ok(None);
@@ -159,7 +159,7 @@ impl Tracepoints {
         let tracefs = self.instance.tracefs();
         let header = tracefs.page_header()?;
         let head = Head::new(&self.top, tracefs, self.events.values(), header)?;
-        // perf has the symbols of the kernel from elsewhere.
+        // perf gets the symbols of the kernel from elsewhere.
         let head = Head {
             kallsyms: Vec::new(),
             ..head
@@ -185,10 +185,10 @@ impl Tracepoints {
         }
     }
 
-    /// Begins to record.
+    /// Starts recording.
     ///
     /// # Errors
-    /// If an event cannot be turned on.
+    /// If an event cannot be enabled.
     pub fn start(&mut self) -> Result<()> {
         let Some(mut recorder) = self.recorder.take() else {
             return Ok(());
@@ -202,13 +202,13 @@ impl Tracepoints {
         let thread =
             thread.map_err(|e| Error::failed(format!("cannot start a thread for --trace: {e}")))?;
         self.thread = Some(thread);
-        // The kernel's own events have no switch.
+        // The kernel's own events cannot be enabled or disabled.
         let events = self.events.values();
         let switched = events.filter(|event| event.system != "ftrace");
         self.instance.enable(switched).map_err(Failure::from)
     }
 
-    /// Ends to record, and reads what the buffers have.
+    /// Stops recording, and reads the rest of the buffers.
     ///
     /// # Errors
     /// If they cannot be read, or the files beside the recording cannot be written.
@@ -226,10 +226,10 @@ impl Tracepoints {
         stopped.and(result.map_err(Failure::from))
     }
 
-    /// Writes the samples into the recording, or the `trace.dat`; what was lost on each CPU.
+    /// Writes the samples into the recording, or writes the `trace.dat`. Returns the losses on each CPU.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If they cannot be written.
     pub fn write(&mut self, output: &mut dyn Sink) -> Result<Vec<(String, Loss, u64)>> {
         let Some(recorded) = &mut self.recorded else {
             return Ok(Vec::new());
@@ -276,7 +276,7 @@ impl Drop for Tracepoints {
     }
 }
 
-/// The attribute of such an event, but for its number.
+/// The attribute of these events, without their number.
 fn attr(plan: &Plan) -> Attr {
     let mut flags = Flags::SAMPLE_ID_ALL;
     let own_clock = plan.has_own_clock();
@@ -295,15 +295,15 @@ fn attr(plan: &Plan) -> Attr {
     }
 }
 
-/// Events on their way into a recording.
+/// Converts events to samples of a recording.
 struct Samples<'a> {
     attr: &'a Attr,
     events: &'a BTreeMap<u16, Named>,
     bytes: Vec<u8>,
     times: Option<(u64, u64)>,
-    /// What this CPU has lost and no record says yet.
+    /// Number of events that this CPU has lost and no record has reported yet.
     left: u64,
-    /// Events of types that were not asked for.
+    /// Number of events of types that were not requested.
     others: u64,
     output: &'a mut dyn Sink,
 }
@@ -317,7 +317,7 @@ impl Samples<'_> {
             match sub.missed() {
                 Missed::No => {}
                 Missed::Events(n) => self.lost(cpu, sub.time_stamp(), n)?,
-                // The sum is known at the end.
+                // The record at the end reports them.
                 Missed::Unknown => {}
             }
             last = self.sub_buffer(cpu, &sub)?;
@@ -327,7 +327,7 @@ impl Samples<'_> {
         self.flush()
     }
 
-    /// The time of the last event.
+    /// Returns the time of the last event.
     fn sub_buffer(&mut self, cpu: u32, sub: &SubBuffer<'_>) -> Result<u64> {
         let mut last = sub.time_stamp();
         for event in sub.events() {

@@ -31,7 +31,7 @@ pub(crate) use hits::Hits;
 
 /// The file of tracefs that has the uprobes.
 const EVENTS: &str = "uprobe_events";
-/// How long a thread runs before its trace is resumed, ns.
+/// Period of the clock that resumes a paused trace: the thread runs this long before that, ns.
 const RESUME: u64 = 100_000;
 /// The system of the recorder's tracepoints.
 const SYSTEM: &str = "auxrec";
@@ -143,20 +143,20 @@ fn executable(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf> {
         })
 }
 
-/// The uprobe of a trigger. It is removed when this is dropped, which must be after its events are closed.
+/// The uprobe of a trigger. Dropping this removes it, which must be after its events are closed.
 #[derive(Debug)]
 pub(crate) struct Trigger {
     tracefs: Tracefs,
     /// Name of its tracepoint.
     name: String,
-    /// What the user calls it.
+    /// The text that the user gave.
     text: String,
     place: Place,
-    /// An event of all tasks, which is never enabled. While there is one, the uprobe is in each process that has mapped the file.
+    /// An event of all tasks, which is never enabled. While it is open, the uprobe is in each process that has mapped the file.
     ///
-    /// Without it the kernel removes the breakpoint from a process of which no event is (`uprobe_perf_func()`). That goes by the task
-    /// for which an event was opened. But tasks that have inherited the same events exchange them when one follows the other on a
-    /// CPU. When the one has ended, the other would be no event's any more, and not be stopped again.
+    /// Without it `uprobe_perf_func()` removes the breakpoint from a process that has no event. That function checks the task for which an
+    /// event was opened. But tasks that have inherited the same events swap them at a context switch. When one of them has ended, the other
+    /// one would own no event any more, and lose its breakpoint.
     all: Option<Event>,
 }
 
@@ -199,8 +199,8 @@ impl Trigger {
         })
     }
 
-    /// The text from the beginning of the page that has the uprobe, up to the end of the next page, into which an instruction may
-    /// reach. If it cannot be read, there is none.
+    /// The text from the beginning of the page with the uprobe to the end of the next page, into which an instruction may reach. Empty if
+    /// the file cannot be read.
     pub fn page(&self) -> Vec<u8> {
         let page = sys::page_size();
         let mut text = vec![0; 2 * page];
@@ -211,8 +211,9 @@ impl Trigger {
         text
     }
 
-    /// Adds its events: one that reports the hits; and in each group that can be paused, one that pauses its trace with each hit,
-    /// and a clock that resumes it. The first is in no group: hits are counted while a snapshot is taken, too, and the trace is off.
+    /// Adds the trigger's events to the plan. One event reports the hits. In each group that can be paused, another event pauses the trace
+    /// with each hit, and a clock resumes it. The first event is in no group, so that it also counts hits while a snapshot is taken and the
+    /// trace is off.
     ///
     /// # Errors
     /// If tracefs does not show its tracepoint.
@@ -253,7 +254,7 @@ impl Trigger {
                 ));
                 continue;
             };
-            // On a CPU any task, also the idle one, resumes the trace.
+            // If CPUs are recorded, any task, also the idle one, resumes the trace.
             let exclude = match &plan.threads {
                 Some(_) => tracer.exclude,
                 None => Flags::empty(),
@@ -277,7 +278,7 @@ impl Trigger {
     }
 }
 
-/// Whether other events of its group can pause this one. Kernels before 6.13 have no such events, and not each driver supports them.
+/// Whether other events of its group can pause this event. Kernels before 6.13 do not support that, nor does each driver.
 fn can_pause(plan: &Plan, event: &EventSpec) -> bool {
     let mut cpus = plan
         .cpus
@@ -428,7 +429,7 @@ mod tests {
     fn a_command_is_found_as_it_is_run() {
         let me = env::current_exe().unwrap().canonicalize().unwrap();
         let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-        // What cannot be executed is passed over.
+        // A file that cannot be executed is skipped.
         fs::write(dirs[0].path().join("tool"), "").unwrap();
         symlink(&me, dirs[1].path().join("tool")).unwrap();
         let path = env::join_paths(dirs.iter().map(tempfile::TempDir::path)).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a recorder waits for beside its rings: signals, the end of what it records, commands, times.
+//! What a recorder waits for besides its rings: signals, the end of the recorded processes, commands, and times.
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _};
@@ -26,28 +26,28 @@ mod targets;
 
 use targets::Targets;
 
-/// What woke the recorder.
+/// The reason for a wakeup of the recorder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Wake {
     /// SIGINT or SIGTERM.
     Stop,
     /// A child has ended.
     Child,
-    /// A process that is recorded has ended.
+    /// All recorded processes have ended.
     Gone,
     /// SIGUSR2.
     Signal,
-    /// What another program wants.
+    /// Another program has sent a command.
     Command(Command),
-    /// The time has come for it.
+    /// It is time for this step.
     Step(Step),
-    /// The time for the next file has come.
+    /// It is time for the next file.
     Rotate,
-    /// A ring has something; `true`: it hangs up.
+    /// A ring is to be read; `true`: its event reports a hangup.
     Ring(usize, bool),
-    /// Another thread is done.
+    /// Another thread reports that the recording is over.
     Over,
-    /// Some time has passed: see [`Watch::beat`].
+    /// The heartbeat: see [`Watch::beat`].
     Beat,
 }
 
@@ -57,10 +57,10 @@ const SIGNAL: u64 = u64::MAX - 2;
 const CONTROL: u64 = u64::MAX - 3;
 const OVER: u64 = u64::MAX - 4;
 const BEAT: u64 = u64::MAX - 5;
-/// And so many below it: processes.
+/// The tokens from here on stand for processes.
 const GONE: u64 = 1 << 48;
 
-/// See the module.
+/// Waits for everything that wakes the recorder.
 pub(crate) struct Watch {
     poll: OwnedFd,
     stop: UnixStream,
@@ -69,13 +69,13 @@ pub(crate) struct Watch {
     signal: Option<UnixStream>,
     control: Option<Control>,
     targets: Targets,
-    /// All of them had ended before they could be waited for.
+    /// Whether all of them had ended before the first wait.
     gone: bool,
     steps: VecDeque<(u64, Step)>,
-    /// Every so many ns, and when next.
+    /// Period of the rotation, and time of the next one, ns.
     rotation: Option<(u64, u64)>,
     beat: Option<Beat>,
-    /// Whether the next wait is over at once.
+    /// Whether the next wait returns at once.
     soon: bool,
     ready: Vec<epoll::Event>,
 }
@@ -105,17 +105,17 @@ fn timespec(ns: u64) -> Timespec {
     }
 }
 
-/// A periodic timer. A thread that is awake shortly before it expires does the periodic work at once, and the timer does not wake
-/// it. (A time-out for each wait would do the same, but to set and to cancel it is a good part of the cost of a wakeup.)
+/// A periodic timer. A thread that is awake shortly before the timer expires does the periodic work at once, and the timer does not wake
+/// it. (A timeout for each wait would have the same effect, but setting and cancelling it is a large part of the cost of a wakeup.)
 pub(crate) struct Beat {
     timer: OwnedFd,
     period: u64,
-    /// From when on a thread that is awake does the work, ns.
+    /// A thread that is awake after this time does the periodic work, ns.
     due: u64,
 }
 
 impl Beat {
-    /// From now on.
+    /// Starts the timer.
     pub fn new(period: Duration) -> Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let mut beat = Self {
@@ -127,7 +127,7 @@ impl Beat {
         Ok(beat)
     }
 
-    /// Whether the time has come; if so, the next begins. To be asked after each wait.
+    /// Whether the periodic work is due. If so, the next period begins. Call this after each wait.
     pub fn is_due(&mut self) -> Result<bool> {
         let now = sys::now();
         if now < self.due {
@@ -138,7 +138,7 @@ impl Beat {
             it_interval: timespec(0),
             it_value: timespec(self.period),
         };
-        // One that has gone off does not wake anybody any more when it is set anew.
+        // A timer that has expired does not wake a thread any more once it is set again.
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &times).map_err(cannot)?;
         Ok(true)
     }
@@ -150,7 +150,7 @@ impl AsFd for Beat {
     }
 }
 
-/// How many signals there were, as far as the kernel tells: it joins those that come at once.
+/// The number of signals since the last call. The kernel merges signals that arrive at the same time.
 fn count(mut stream: &UnixStream) -> usize {
     let mut sum = 0;
     let mut bytes = [0; 64];
@@ -160,8 +160,8 @@ fn count(mut stream: &UnixStream) -> usize {
     sum
 }
 
-/// Keeps SIGINT and SIGTERM from ending the process. After the last recording of the process they do so
-/// again, as by default: what is written then may wait for its reader for ever.
+/// Keeps SIGINT and SIGTERM from ending the process. After the last recording of the process they end it again, as by default: its further
+/// output may wait for its reader for ever.
 struct Caught(&'static Mutex<(u32, Arc<AtomicBool>)>);
 
 impl Caught {
@@ -170,7 +170,7 @@ impl Caught {
         let recordings = RECORDINGS.get_or_init(Mutex::default);
         let mut guard = recordings.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, none) = &mut *guard;
-        // The first recording of the process registers it, for all.
+        // The first recording of the process registers the flag, for all recordings.
         if Arc::strong_count(none) == 1 {
             for signal in [SIGINT, SIGTERM] {
                 register_conditional_default(signal, none.clone()).map_err(|e| no_signals(&e))?;
@@ -192,7 +192,7 @@ impl Drop for Caught {
 }
 
 impl Watch {
-    /// Catches signals from now on: SIGUSR2 only if it means something.
+    /// Catches signals from now on. SIGUSR2 is caught only with `usr2`.
     pub fn new(usr2: bool, control: Option<Control>) -> Result<Self> {
         let watch = Self {
             poll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(cannot)?,
@@ -225,23 +225,23 @@ impl Watch {
         epoll::add(&self.poll, fd, data, epoll::EventFlags::IN).map_err(cannot)
     }
 
-    /// Waits for a ring too.
+    /// Also waits for a ring.
     pub fn ring(&self, fd: BorrowedFd<'_>, number: usize) -> Result<()> {
         self.add(fd, u64::try_from(number).unwrap_or(0))
     }
 
-    /// Waits for it no more.
+    /// Does not wait for a ring any more.
     pub fn forget(&self, fd: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.poll, fd);
     }
 
-    /// Waits for another thread too.
+    /// Also waits for another thread.
     pub fn over(&self, fd: BorrowedFd<'_>) -> Result<()> {
         self.add(fd, OVER)
     }
 
-    /// Waits for the ends of these processes, or threads, too; one that has ended already is as if it ended now. Some may have to
-    /// be looked at, at each beat: why.
+    /// Also waits for the end of these processes or threads. One that has ended already counts as ending now. If the kernel does not report
+    /// the end of some, they are checked at each heartbeat, and the errno is returned.
     pub fn processes(&mut self, ids: &[u32], threads: bool) -> Result<Option<rustix::io::Errno>> {
         let (targets, why) = Targets::open(ids, threads, rustix::process::pidfd_open)?;
         for (number, fd) in targets.descriptors() {
@@ -253,7 +253,7 @@ impl Watch {
         Ok(why)
     }
 
-    /// The clock runs from now on.
+    /// Starts the clock of the steps and of the rotation.
     pub fn start(&mut self, steps: Vec<(u64, Step)>, rotation: Option<u64>) {
         let now = sys::now();
         self.steps = steps
@@ -263,7 +263,7 @@ impl Watch {
         self.rotation = rotation.map(|period| (period, now.saturating_add(period)));
     }
 
-    /// Wakes the recorder every so often, whatever else happens.
+    /// Wakes the recorder periodically, whatever else happens.
     pub fn beat(&mut self, period: Duration) -> Result<()> {
         let beat = Beat::new(period)?;
         self.add(beat.as_fd(), BEAT)?;
@@ -271,7 +271,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Has the next wait only look for what is there.
+    /// Makes the next wait return at once.
     pub fn soon(&mut self) {
         self.soon = true;
     }
@@ -288,7 +288,7 @@ impl Watch {
         self.control.as_ref().is_some_and(Control::answers)
     }
 
-    /// Waits for something, and adds what it was. Each signal and each command is told of by itself, none is dropped.
+    /// Waits, and adds the reasons for the wakeup. Each signal and each command is a separate reason, and none is dropped.
     pub fn wait(&mut self, out: &mut Vec<Wake>) -> Result<()> {
         let next = [
             self.steps.front().map(|(at, _)| *at),

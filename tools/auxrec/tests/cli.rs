@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The command as users meet it: exit status and words, above all when something is wrong.
+//! The command as users see it: exit status and messages, above all those of errors.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 use rustix::process::{kill_process, Pid, Signal};
 use tempfile::TempDir;
 
-/// A machine with PMUs of our own: `pattern`, which cannot be opened, and `clock`, which is the kernel's software PMU and has no AUX area.
+/// A machine with PMUs of its own: `pattern`, which cannot be opened, and `clock`, which is the kernel's software PMU and has no AUX area.
 fn machine() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     for (path, text) in [
@@ -269,7 +269,7 @@ fn bad_usage() {
 #[test]
 fn what_the_system_refuses() {
     let dir = machine();
-    // No PMU has this number; what the kernel says depends on whether it knows perf events at all.
+    // No PMU has this number. The kernel's errno depends on whether it has perf events at all.
     let (status, text) = auxrec(
         dir.path(),
         &["record", "-e", "pattern//", "-m", "1,1", "--", "true"],
@@ -284,7 +284,7 @@ fn what_the_system_refuses() {
         1,
         "the kernel's words once: {text}"
     );
-    // An errno comes only in brackets after a sentence.
+    // An errno appears only in brackets after a sentence.
     assert!(text.trim_end().ends_with(')') && text.len() > 120, "{text}");
 
     let (status, text) = auxrec(
@@ -333,7 +333,7 @@ fn bad_files() {
     }
 }
 
-/// `recover` of a file that another recorder has begun: it stays as it is, unless the user has it changed.
+/// `recover` leaves an unfinished file of another recorder as it is, unless the user asks to change it.
 #[test]
 fn recover_writes_a_copy() {
     use perfdata::{Attr, Auxtrace, File, Writer};
@@ -341,7 +341,7 @@ fn recover_writes_a_copy() {
     let path = dir.path().join("perf.data");
     let events = [(Attr::default(), vec![7])];
     let mut file = Writer::new(fs::File::create(&path).unwrap(), &events).unwrap();
-    // EVENT_UPDATE, with which perf begins.
+    // EVENT_UPDATE, with which perf's files begin.
     file.raw(&[78, 0, 0, 0, 0, 0, 16, 0, 1, 2, 3, 4, 5, 6, 7, 8])
         .unwrap();
     file.auxtrace(&Auxtrace {
@@ -352,7 +352,7 @@ fn recover_writes_a_copy() {
     file.payload(&[7; 64]).unwrap();
     file.checkpoint().unwrap();
     drop(file);
-    // The beginning of a record.
+    // The beginning of a record, which is incomplete.
     let mut killed = fs::read(&path).unwrap();
     killed.extend([9, 0, 0, 0, 0, 0, 64, 0, 1]);
     fs::write(&path, &killed).unwrap();
@@ -408,7 +408,7 @@ fn list_and_help() {
     assert!(text.contains("3 finished but trace was lost"), "{text}");
 }
 
-/// As many systems have it: a limit that may be raised to a larger one.
+/// A soft limit below the hard limit, as many systems have it.
 #[test]
 fn more_files_than_the_limit() {
     let dir = machine();
@@ -454,7 +454,7 @@ fn full() -> (OwnedFd, OwnedFd) {
     (read, write)
 }
 
-/// How a process ends. SIGINT is sent to it again and again when this file is finished.
+/// Waits for a process to end. With `interrupt`, sends SIGINT again and again once this file is finished.
 fn ended(mut child: Child, interrupt: Option<&Path>) -> ExitStatus {
     let is_finished = |path| {
         let bytes = fs::read(path).unwrap_or_default();
@@ -505,7 +505,7 @@ fn readers_that_end_or_stop() {
             &["-v", "--live", "json", "--", "sleep", "2"],
             0,
         ),
-        // It waits for the reader of what was asked for.
+        // The recorder waits for the reader of the output that the user asked for.
         (false, true, &["--json", "-", "--", "true"], 2),
     ] {
         let file = dir.path().join("perf.data");
@@ -530,7 +530,7 @@ fn readers_that_end_or_stop() {
     }
 }
 
-/// Names of commands and arguments are bytes.
+/// Names of commands and arguments are bytes, and need not be UTF-8.
 #[test]
 fn a_command_that_is_not_utf8() {
     let dir = machine();
@@ -551,7 +551,7 @@ fn a_command_that_is_not_utf8() {
         assert!(!said.contains("UTF-8"), "{said}");
         return;
     };
-    // It is the command that complains.
+    // This error is the command's own.
     assert!(said.contains("Not a directory"), "{said}");
     assert!(said.contains("ended with status 1"), "{said}");
     let file = perfdata::File::parse(&bytes).unwrap();

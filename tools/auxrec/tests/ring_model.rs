@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The protocol of head and tail under loom, which tries all interleavings and all values that the memory model lets a load
-//! see: the reader of [`auxrec::ring`] against a writer that does as the kernel does.
+//! The protocol of head and tail under loom, which tries all interleavings, and all values that the memory model allows for a load. The
+//! reader of [`auxrec::ring`] runs against a writer that behaves as the kernel does.
 //!
-//! Every byte of the ring is a cell that is not atomic: two accesses, one of them a write, without an order between them are an
-//! error. So (C) and (D) are needed, or the model finds it: the tests that weaken one of them must fail.
+//! Each byte of the ring is a cell that is not atomic: two accesses without an order between them, one of them a write, are an error. So
+//! the model finds it if (C) or (D) is missing: the tests that weaken one of them must fail.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -18,20 +18,20 @@ use loom::thread;
 
 const SIZE: u64 = 4;
 
-/// The orders of one run.
+/// The memory orders of one run.
 #[derive(Debug, Clone, Copy)]
 struct Orders {
     /// (C)
     head: Ordering,
     /// (D)
     tail: Ordering,
-    /// (A), the kernel's; C11 has no control dependency, so this is the fence that does as much.
+    /// (A), on the kernel's side. C11 has no control dependency, so this is an equivalent fence.
     room: Ordering,
-    /// (B), the kernel's.
+    /// (B), on the kernel's side.
     publish: Ordering,
 }
 
-/// As the recorder and the kernel have them.
+/// The orders that the recorder and the kernel use.
 const RIGHT: Orders = Orders {
     head: HEAD,
     tail: TAIL,
@@ -50,12 +50,12 @@ fn at(pos: u64) -> usize {
     usize::try_from(pos % SIZE).unwrap()
 }
 
-/// A byte that differs from the one a ring's length away.
+/// A byte that differs from the byte one ring length away.
 fn byte(pos: u64) -> u8 {
     u8::try_from(pos + 1).unwrap()
 }
 
-/// A fence of this order; none if it is too weak to be one.
+/// A fence of this order; none if the order is relaxed.
 fn barrier(order: Ordering) {
     if order != Ordering::Relaxed {
         fence(order);
@@ -72,8 +72,8 @@ impl Shared {
         }
     }
 
-    /// As `__perf_output_begin()` and `perf_output_put_handle()`: as many of `len` bytes from `head` on as there is room for,
-    /// one byte always staying free. Gives the new head.
+    /// Writes as `__perf_output_begin()` and `perf_output_put_handle()` do: as many of `len` bytes from `head` on as there is space for.
+    /// One byte always stays free. Returns the new head.
     fn write(&self, head: u64, len: u64) -> u64 {
         let tail = self.tail.load(Ordering::Relaxed);
         let end = (head + len).min(tail + SIZE - 1);
@@ -105,7 +105,7 @@ impl Area for Shared {
     }
 }
 
-/// A writer with more bytes than the ring holds beside a reader: every byte arrives, in order, once.
+/// Runs a writer of more bytes than the ring holds, and a reader. Each byte arrives once, and in order.
 fn run(orders: Orders) {
     const WRITES: [u64; 3] = [2, 2, 1];
     loom::model(move || {
@@ -134,7 +134,7 @@ fn every_byte_arrives_once_in_order() {
     run(RIGHT);
 }
 
-/// Each barrier is needed: without it there is a run that goes wrong, and the model finds it.
+/// Each barrier is needed: without it the model finds a run that fails.
 #[test]
 fn no_barrier_can_be_weakened() {
     let weak = Ordering::Relaxed;

@@ -28,7 +28,7 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(child.id().try_into().unwrap())
 }
 
-/// The string at this address, up to its end or that of a page.
+/// The string at this address, or its first 4096 bytes.
 fn string(of: Pid, address: u64) -> Vec<u8> {
     let mut text = Vec::new();
     while text.len() < 4096 {
@@ -47,7 +47,7 @@ fn string(of: Pid, address: u64) -> Vec<u8> {
     text
 }
 
-/// Lets the recorder go on until it has read this file and closes it; false if it ends before.
+/// Continues the recorder until it has read and closed this file. Returns false if it ends before.
 fn runs_until_read(recorder: Pid, file: &str) -> bool {
     let mut is_open = false;
     let mut signal = None;
@@ -72,7 +72,7 @@ fn runs_until_read(recorder: Pid, file: &str) -> bool {
     }
 }
 
-/// The program is another one when the recorder has read what the process had mapped, and before it records.
+/// The process executes another program after the recorder has read its mappings.
 #[test]
 fn a_program_that_begins_while_proc_is_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -134,8 +134,7 @@ fn a_program_that_begins_while_proc_is_read() {
     assert!(mapped > 0);
 }
 
-/// Without trace the records have perf's own clock, whatever CLOCK_MONOTONIC is: in a namespace of times it may be
-/// weeks ahead.
+/// Without trace the records have perf's own clock, whatever CLOCK_MONOTONIC is. In a time namespace that one may be weeks ahead.
 #[test]
 fn counts_have_the_time_of_the_other_records() {
     const AHEAD: u64 = 1_000_000;
@@ -149,7 +148,7 @@ fn counts_have_the_time_of_the_other_records() {
         .args(["--", "true"])
         .status();
     if !recorded.is_ok_and(|status| status.success()) {
-        // This user may not use perf here, or have such a namespace.
+        // This user may not use perf here, or may not create such a namespace.
         return;
     }
     let bytes = fs::read(&data).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Prints what of each ring is in a recording, and what was lost: `losses FILE…`.
+//! Prints how many bytes of each ring are in a recording, and what was lost: `losses FILE…`.
 
 use std::path::Path;
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `check`: whether a recording is consistent. It reads what is true of any PMU's trace, and not the trace.
+//! `check`: verifies that a recording is consistent. It checks what is true for every PMU, and does not decode the trace.
 //!
-//! Every record is within the file; AUX records follow each other, or the gap is named; the pieces of trace follow each other;
-//! every byte that AUX records report is there; the index of the pieces is right.
+//! - Every record is within the file.
+//! - AUX records follow each other, or the gap is reported.
+//! - The pieces of trace follow each other.
+//! - The file has every byte that AUX records report.
+//! - The index of the pieces is right.
 
 use std::fmt;
 
@@ -14,32 +17,32 @@ use crate::loss::Loss;
 use crate::source::{Reader, Source};
 use crate::trace::{Mode, Problems, Ring, Trace};
 
-/// So many problems of a kind are told in full.
+/// How many problems are printed; further ones are only counted.
 const TOLD: usize = 20;
 
-/// What was found in one ring.
+/// What the check of one ring has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Its name.
+    /// Name of the ring.
     pub name: String,
     /// What was lost.
     pub loss: Loss,
-    /// Bytes behind the last AUX record. A driver may end with padding, which no record reports.
+    /// Bytes of trace after the last AUX record. A driver may end with padding, which no record reports.
     pub unreported: u64,
 }
 
-/// What was found.
+/// What the check of a recording has found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Findings {
-    /// Each ring.
+    /// The findings of each ring.
     pub rings: Vec<Found>,
-    /// What is not consistent.
+    /// Inconsistencies of the recording.
     pub problems: Problems,
-    /// Records in the file.
+    /// Number of records in the files.
     pub records: u64,
-    /// How often an AUX area was written from end to end.
+    /// How often AUX areas have wrapped, in all rings together.
     pub wraps: u64,
-    /// The recorder was killed and the file recovered: how much was not yet written is unknown.
+    /// Whether the recorder was killed and the file recovered. It is unknown how much trace was not yet written.
     pub recovered: bool,
 }
 
@@ -113,7 +116,7 @@ pub fn check<S: Source + ?Sized>(file: &S) -> Result<Findings> {
     check_parts(&[file])
 }
 
-/// Checks the files that one recording went into, in their order.
+/// Checks the files of one recording, in their order.
 ///
 /// # Errors
 /// If one is no perf.data file, or it cannot be read.
@@ -151,7 +154,7 @@ pub fn check_parts<S: Source>(files: &[S]) -> Result<Findings> {
     Ok(findings)
 }
 
-/// How often a ring was written from end to end.
+/// How often the AUX area of a ring has wrapped.
 pub(crate) fn wraps(ring: &Ring, size: u64) -> u64 {
     let end = ring
         .pieces
@@ -161,7 +164,7 @@ pub(crate) fn wraps(ring: &Ring, size: u64) -> u64 {
     end.unwrap_or(0).checked_div(size).unwrap_or(0)
 }
 
-/// Whether the index of each file says where the pieces of trace are. It names none that are compressed.
+/// Checks that the index of each file lists all AUXTRACE records, and nothing else. Compressed pieces are not in the index.
 fn index<S: Source>(files: &[S], trace: &Trace, problems: &mut Problems) -> Result<()> {
     for (number, file) in (0..).zip(files) {
         let pieces = trace.rings.values().flat_map(|ring| &ring.pieces);
@@ -196,7 +199,7 @@ fn index<S: Source>(files: &[S], trace: &Trace, problems: &mut Problems) -> Resu
     Ok(())
 }
 
-/// Whether the pieces follow each other, and every byte that an AUX record reports is in one.
+/// Checks that the pieces follow each other, and that they have every byte that AUX records report.
 fn covered(ring: &Ring, trace: &Trace, problems: &mut Problems) {
     let mode = trace.mode;
     let name = ring.name();
@@ -228,20 +231,21 @@ fn covered(ring: &Ring, trace: &Trace, problems: &mut Problems) {
             && (aux.offset < start || aux.offset.saturating_add(aux.size) > end)
         {
             problems.add(|| format!(
-                "{name}: an AUX record tells of {} bytes at {:#x}, and the trace in the file is that from {start:#x} to {end:#x}",
+                "{name}: an AUX record reports {} bytes at {:#x}, and the trace in the file is that from {start:#x} to {end:#x}",
                 aux.size, aux.offset,
             ));
         }
     }
 }
 
-/// Bytes behind the last AUX record. What a lost record reported is counted as lost, and where a part begins is not known.
+/// Bytes of trace after the last AUX record. 0 if it is unknown: in overwrite mode, if AUX records may have been lost, or if files of the
+/// recording are missing.
 fn unreported(ring: &Ring, trace: &Trace) -> u64 {
     if trace.mode == Mode::Overwrite || trace.partial || ring.loss.records_lost != 0 {
         return 0;
     }
-    // Up to 7 bytes may bring the last piece to a multiple of 8.
-    let bytes = ring.loss.untold().saturating_sub(ring.loss.jumped);
+    // The last piece may have up to 7 bytes of padding to a multiple of 8.
+    let bytes = ring.loss.unreported().saturating_sub(ring.loss.jumped);
     if bytes > 7 {
         bytes
     } else {

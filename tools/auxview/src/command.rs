@@ -18,7 +18,7 @@ use crate::{check, convert, dump, flamegraph, json, recover, report, source};
 
 pub use end::{failed, pretty, print, ALL, FAILED, LOST, USAGE};
 
-/// How `--help` ends.
+/// The end of the text of `--help`.
 pub const EXIT: &str =
     "Exit status: 0 all was recorded, 1 an error, 2 bad usage, 3 finished but trace was lost.";
 
@@ -92,7 +92,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Runs it; the exit status.
+    /// Runs the command. Returns the exit status.
     ///
     /// # Errors
     /// If a file cannot be read or written.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `convert`: from a file whose trace is compressed to the one that would have been written otherwise.
+//! `convert`: decompresses the trace of a file.
 
 use std::fs;
 use std::io::{Seek, Write};
@@ -16,24 +16,24 @@ use crate::unpack::{begin, plain, Next, Plain};
 /// Reads a file and writes another in which nothing is compressed.
 ///
 /// # Errors
-/// As [`convert`]; or if one cannot be read or the other is there already, or cannot be written.
+/// As [`convert`]; or if `from` cannot be read, or `to` exists already or cannot be written.
 pub fn convert_file(from: &Path, to: &Path) -> Result<()> {
     let file = source::open(from)?;
     let out = create_new(to)
         .map_err(|e| Error::failed(format!("cannot create {}: {e}", to.display())))?;
     let converted = convert(&file, out, Some(spill_file(to)));
     if converted.is_err() {
-        // What is there of it is no recording.
+        // An incomplete output is no recording.
         let _ = fs::remove_file(to);
     }
     converted.map(|_| ())
 }
 
-/// Writes a file to `out` as it would be had its trace not been compressed: the same front, the same records, AUXTRACE records with
-/// their payload in the place of the parts, an index of these, and the same features. A file that is not compressed comes out as
-/// it is, and one that was not ended, not ended.
+/// Writes a file to `out` as if its trace had not been compressed. The front, the other records and the features stay the same. AUXTRACE
+/// records with their payload, and an index of these, replace the compressed parts. A file that is not compressed is copied as it is. An
+/// unfinished file stays unfinished.
 ///
-/// Needs the memory of one part, whatever the file says, if a long index can go to `spill_file`.
+/// Needs only the memory of one part, for a file of any length, if a long index can go to `spill_file`.
 ///
 /// # Errors
 /// If this is no perf.data file, or a part is damaged, or it cannot be read, or the output fails.
@@ -59,7 +59,7 @@ pub fn convert<S: Source + ?Sized, W: Write + Seek>(
                 out.auxtrace(&aux)?;
                 file.bytes(place, |bytes| Ok(out.payload(bytes)?))?;
             }
-            // The last one was cut off with the file.
+            // The file was cut off inside the last record.
             Err(Error::File(e)) if !finished && !matches!(e, perfdata::Error::Input { .. }) => {
                 break
             }
@@ -129,7 +129,7 @@ mod tests {
                 tid: 1,
                 cpu: 2,
             };
-            // Noise, and what compresses a thousandfold.
+            // Noise, or zeros, which compress very well.
             let noisy = n % 2 == 0;
             let bytes: Vec<u8> = (offset..offset + size)
                 .map(|at| {
@@ -143,7 +143,7 @@ mod tests {
             match &mut pack {
                 Some(pack) => {
                     pack.piece(&aux);
-                    // In whatever portions they come.
+                    // The bytes may come in any portions.
                     for bytes in bytes.chunks(100_003) {
                         pack.payload(bytes, &mut file).unwrap();
                     }
@@ -166,7 +166,7 @@ mod tests {
         convert(bytes, Cursor::new(Vec::new()), None).map(Cursor::into_inner)
     }
 
-    /// What the commands say of a file, and the bytes of its pieces.
+    /// The output of the commands for a file, and the bytes of its pieces.
     fn shown(bytes: &[u8]) -> (String, Vec<u8>) {
         let mut text = Vec::new();
         crate::dump::dump(bytes, &mut text).unwrap();
@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// A part has as much as its record says it has room for, however well it was compressed.
+    /// The length of a file limits the length of its trace, however well it is compressed.
     #[test]
     fn a_file_says_how_much_memory_it_takes() {
         let packed = recording(&[64, 1 << 20], Some(19), true);
@@ -212,7 +212,7 @@ mod tests {
         assert!(packed.len() * 16 > plain.len(), "{}", packed.len());
     }
 
-    /// Cut anywhere and recovered it holds what came before, but for the part that was cut.
+    /// A file that is cut anywhere and recovered has all trace before the part that was cut.
     #[test]
     fn of_a_file_that_was_cut_all_but_the_last_part_is_there() {
         let packed = recording(&[61_440 * 2 + 8, 4096, 70_000], Some(1), false);
@@ -249,12 +249,12 @@ mod tests {
             usize::try_from(offset).unwrap()
         };
         for (part, place, with, says) in [
-            // The number of a frame, and its content.
+            // The magic number of a frame, and its content.
             (0, 64, 0, "cannot be decompressed"),
             (1, 64 + 40, 0xff, "is damaged"),
-            // Its place in the piece: then it follows nothing.
+            // The offset of a part in the piece, so that it does not follow the one before it.
             (1, 49, 0xe0, "does not follow the one before it"),
-            // Its length.
+            // The length of a part.
             (1, 57, 8, "cannot be decompressed"),
             (0, 59, 1, "AUXTRACE_ZSTD.len"),
             (1, 55, 0x7f, "AUXTRACE_ZSTD.at"),

@@ -10,18 +10,18 @@ use crate::error::{Error, Result};
 use crate::source::Source;
 use crate::unpack::{Next, Plain};
 
-/// Writes a line for each record: its offset in the file, its task, time and CPU, its type, and its fields. What is not
-/// known is `-`. Of a file whose trace is compressed it shows those of the plain one.
+/// Writes a line for each record: its file offset, time, CPU, task, type and fields. Unknown values are `-`. For a file with compressed
+/// trace, shows the records of the decompressed file.
 ///
 /// # Errors
-/// If it is no perf.data file, or a record in it is none, or it cannot be read; what stands before that is written.
+/// If it is no perf.data file, has an invalid record, or cannot be read. The records before the failure are written.
 pub fn dump<S: Source + ?Sized>(file: &S, out: &mut impl Write) -> Result<()> {
     let mut file = Plain::open(file)?;
     while let Some(next) = file.next()? {
         let written = match next {
             Next::Piece(aux, place) => {
                 if place.packed {
-                    // Damage is found.
+                    // Decompresses the piece to find damage.
                     file.bytes(place, |_| Ok(()))?;
                 }
                 let (kind, event) = (RecordType::AUXTRACE, Event::Auxtrace(aux, &[]));
@@ -129,7 +129,7 @@ fn line(
     writeln!(out)
 }
 
-/// A name from a file, on one line whatever it holds.
+/// Escapes a name from a file, so that it is always one line.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).escape_debug().to_string()
 }

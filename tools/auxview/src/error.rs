@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What can go wrong, in two kinds: what was asked for is wrong, or it cannot be done.
+//! The errors of this crate.
 
-/// An error; its text is a sentence that says what was wrong and what to do.
+/// An error. Its text names the failure, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What was asked for makes no sense: another command line would.
+    /// The request is invalid: the user has to change the command line.
     #[error("{0}")]
     Usage(String),
-    /// It cannot be done: the system refuses.
+    /// The operation failed.
     #[error("{0}")]
     Failed(String),
-    /// The disk reported an error: how much of a file is on it is not known.
+    /// The disk reported an error. It is unknown how much of a file is on it.
     #[error("{0}")]
     Disk(String),
-    /// A perf.data file is not what it should be, or cannot be written.
+    /// A perf.data file is invalid, or cannot be read or written.
     #[error(transparent)]
     File(#[from] perfdata::Error),
 }
@@ -24,19 +24,19 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// What was asked for makes no sense.
+    /// Creates an [`Error::Usage`].
     #[must_use]
     pub fn usage(text: impl Into<String>) -> Self {
         Self::Usage(text.into())
     }
 
-    /// It cannot be done.
+    /// Creates an [`Error::Failed`].
     #[must_use]
     pub fn failed(text: impl Into<String>) -> Self {
         Self::Failed(text.into())
     }
 
-    /// Whether the output had no room left.
+    /// Whether the output had no space left.
     #[must_use]
     pub fn is_full(&self) -> bool {
         match self {

@@ -2,8 +2,8 @@
 
 //! `export`: the calls in a trace of Intel PT's format, with their times, for viewers and for tools.
 //!
-//! [`flamegraph`](crate::flamegraph) follows the trace. [`spans`] turns what it reports into begins and ends of functions, for each
-//! thread, with times. [`files`] parts these into files, each of which opens by itself, and the formats write them:
+//! [`flamegraph`](crate::flamegraph) follows the trace. [`spans`] converts its reports to begins and ends of functions, for each thread,
+//! with times. [`files`] divides these into files, each of which opens by itself. The formats write them:
 //!
 //! | format | module | viewers |
 //! |---|---|---|
@@ -11,8 +11,8 @@
 //! | the Firefox Profiler's | [`firefox`] | Firefox Profiler, speedscope |
 //! | lines | [`lines`] | tools |
 //!
-//! Spans are written as they come. In memory are the functions and the places of calls, the spans that are open, and of the Firefox
-//! Profiler's format one file.
+//! Spans are written as they come. The functions, the places of calls and the open spans are in memory; for the Firefox Profiler's format,
+//! also one file.
 
 mod files;
 mod firefox;
@@ -33,7 +33,7 @@ use crate::source::Source;
 use files::{Files, Target};
 use spans::Spans;
 
-/// What is written.
+/// The format of the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// Perfetto's, of protocol buffers.
@@ -45,18 +45,18 @@ pub enum Format {
 /// What an export has written.
 #[derive(Debug)]
 pub struct Exported {
-    /// What was followed.
+    /// The calls that were followed.
     pub calls: Calls,
     /// The unit of the times.
     pub clock: Clock,
     /// The files, in their order.
     pub files: Vec<PathBuf>,
-    /// Calls that are deeper than what viewers show.
+    /// Number of calls that were left out, because viewers do not show calls so deep.
     pub hidden: u64,
 }
 
 impl Exported {
-    /// What was written, and what was not, in lines.
+    /// Describes what was written and what was not, in lines.
     #[must_use]
     pub fn summary(&self) -> String {
         let mut text = self.calls.summary();
@@ -77,12 +77,12 @@ impl Exported {
     }
 }
 
-/// How to export.
+/// The options of an export.
 #[derive(Debug)]
 pub struct Options<'a> {
     /// Where the code is.
     pub places: Places<'a>,
-    /// The unit of the times; without, perf's clock if the trace has times.
+    /// The unit of the times. The default is perf's clock if the trace has times.
     pub clock: Option<Clock>,
     /// Whether source lines and inlined functions are looked for.
     pub lines: bool,
@@ -117,7 +117,7 @@ pub fn export<S: Source + ?Sized>(
     run(file, options, target, sink)
 }
 
-/// Writes them in lines.
+/// Writes the calls of a recording in lines.
 ///
 /// # Errors
 /// If the recording cannot be followed, or `out` cannot be written.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Files that are written: how they are opened, and how they come to their disk.
+//! Opens output files, and syncs them to their disk.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,8 +12,8 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 
-/// How files of trace are opened. They can also be read, for when they are full. Others must not read them, as with perf: trace
-/// shows what a program does with its secrets.
+/// The options to open files of trace. They are readable, too: the writer reads them when the disk is full. As with perf, other users must
+/// not read them, because trace shows what a program does with its secrets.
 #[must_use]
 pub fn options() -> OpenOptions {
     let mut options = File::options();
@@ -21,10 +21,10 @@ pub fn options() -> OpenOptions {
     options
 }
 
-/// A file that is not there yet.
+/// Creates a file that does not exist yet.
 ///
 /// # Errors
-/// If it is there, or cannot be created.
+/// If the file exists, or cannot be created.
 pub fn create_new(path: &Path) -> io::Result<File> {
     options().create_new(true).open(path)
 }
@@ -52,7 +52,7 @@ pub fn bring(file: &File) -> io::Result<()> {
     }
 }
 
-/// As [`bring`], with an error for people.
+/// As [`bring`], with an error that names the file.
 ///
 /// # Errors
 /// If the disk reports one.
@@ -60,7 +60,7 @@ pub fn to_disk(file: &File, path: &Path) -> Result<()> {
     bring(file).map_err(|e| cannot_write(path, &e))
 }
 
-/// The disk has reported an error.
+/// The error for a file that the disk has failed to store.
 #[must_use]
 pub fn cannot_write(path: &Path, e: &io::Error) -> Error {
     Error::Disk(format!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Finishes one file that its recorder has not: alone, or before it is joined with others.
+//! Finishes one file that its recorder has not finished, alone or before it is joined with others.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -11,7 +11,7 @@ use perfdata::{Feature, Recovered};
 use crate::error::{Error, Result};
 use crate::file::{create_new, spill_file};
 
-/// What a file's note `ended` says after it.
+/// Value of the note `ended` in a file that was recovered.
 pub(crate) const ENDED: &str = "recovered";
 
 pub(crate) fn cannot_recover(path: &Path, e: &Error) -> Error {
@@ -24,11 +24,11 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<File> {
         .map_err(|e| Error::failed(format!("cannot open {}: {e}", path.display())))
 }
 
-/// A copy of a file, which is removed again unless it is kept.
+/// A copy of a file. Dropping it removes the copy, unless it is kept.
 pub(crate) struct Copy(Option<PathBuf>);
 
 impl Copy {
-    /// Copies a file to one that is not there yet.
+    /// Copies a file to a new file.
     pub fn of(from: &Path, to: &Path) -> Result<Self> {
         let mut input = open(from, OpenOptions::new().read(true))?;
         let mut output = create_new(to).map_err(|e| match e.kind() {
@@ -62,7 +62,7 @@ impl Drop for Copy {
     }
 }
 
-/// Finishes one file in its place.
+/// Finishes one file in place.
 pub(crate) fn finish(path: &Path) -> Result<Recovered> {
     let name = path.display();
     let mut file = open(path, OpenOptions::new().read(true).write(true))?;

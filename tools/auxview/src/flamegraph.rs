@@ -2,12 +2,12 @@
 
 //! `report --flamegraph`: the tree of calls in a trace of Intel PT's format, with the number of instructions of each function.
 //!
-//! The crate `iptr-decoder` reads the packets; the text between two of them is followed here, instruction by instruction, in
-//! the files that the programs had mapped. Each ring is read by a thread of its own, a few thousand packets ahead, and the
-//! rings are put into order by their time stamps, so that a thread that was on several CPUs has one stack of calls. Of each
-//! ring the trace between two `PSB`s is in memory. The records of programs and the calls are in memory as a whole.
+//! The crate `iptr-decoder` reads the packets. Between two packets, this module follows the code instruction by instruction, in the files
+//! that the programs had mapped. A thread for each ring reads a few thousand packets ahead. The packets of all rings are put into order by
+//! their time stamps, so that a thread that ran on several CPUs has one call stack. Of each ring, only the trace between two `PSB`s is in
+//! memory. All sideband records and all calls are in memory.
 //!
-//! What does not fit is counted and said; the trace is followed again from the next place where it begins.
+//! If packets do not fit the code, the loss is counted and reported. Following continues at the next packet where it can begin.
 
 pub(crate) mod calls;
 mod clock;
@@ -41,7 +41,7 @@ pub(crate) use listener::{Listener, Moment};
 use packets::{Batch, Batches, Stop};
 use sideband::Sideband;
 
-/// How many of its messages wait at most before a ring waits, too.
+/// Maximum number of messages of a ring that wait. Then the thread that reads the ring waits, too.
 const AHEAD: usize = 2;
 
 /// The calls of a recording.
@@ -50,16 +50,16 @@ pub struct Calls {
     tree: Tree,
     count: u64,
     threads: usize,
-    /// Why some of the trace could not be followed.
+    /// Trace that could not be followed, by reason.
     losses: BTreeMap<String, Loss>,
 }
 
-/// Where the code is that was traced.
+/// Where the traced code is.
 #[derive(Debug, Clone, Copy)]
 pub struct Places<'a> {
     /// The files of programs are looked for below this directory.
     pub root: &'a Path,
-    /// The directory with the kernel's `kcore` and `kallsyms`; without, its code is not followed.
+    /// The directory with the kernel's `kcore` and `kallsyms`. Without it, the kernel's code is not followed.
     pub kernel: Option<&'a Path>,
 }
 
@@ -72,7 +72,8 @@ impl<'a> From<&'a Path> for Places<'a> {
 /// Follows the trace of a recording.
 ///
 /// # Errors
-/// If it is no perf.data file, or has no such trace; if a file is missing or another one.
+/// If it is no perf.data file, if it has no trace of Intel PT's format, or if the file of a program is missing or is not the one that was
+/// traced.
 pub fn calls<'a, S: Source + ?Sized>(file: &S, places: impl Into<Places<'a>>) -> Result<Calls> {
     Recording::read(file)?.follow(places.into(), None)
 }
@@ -85,7 +86,7 @@ pub(crate) struct Recording<'a, S: ?Sized> {
 }
 
 impl<'a, S: Source + ?Sized> Recording<'a, S> {
-    /// Reads all but the trace.
+    /// Reads everything except the trace.
     pub(crate) fn read(file: &'a S) -> Result<Self> {
         let trace = Trace::read(file)?;
         let sideband = Sideband::read(file)?;
@@ -113,7 +114,7 @@ impl<'a, S: Source + ?Sized> Recording<'a, S> {
         self.sideband.is_timed
     }
 
-    /// Follows the trace, and tells `listener` when functions began and ended.
+    /// Follows the trace, and calls `listener` when functions begin and end.
     pub(crate) fn follow(
         self,
         places: Places<'_>,
@@ -132,7 +133,7 @@ impl<'a, S: Source + ?Sized> Recording<'a, S> {
         let here = rustix::system::uname();
         let same_kernel = here.release().to_string_lossy() == sideband.release.as_str();
         let kernel = places.kernel.map(Kernel::read).transpose()?;
-        // No TSC stands where the kernel returns to a program: packets between two of them tell when that is.
+        // There is no TSC packet where the kernel returns to a program. The packets between two TSCs give the time of that.
         let timed = listener.is_some() || kernel.is_some();
         let ratios = timed.then_some(sideband.ratios);
         let code = Code::new(places.root, same_kernel, kernel, &mut sideband);
@@ -154,7 +155,7 @@ impl<'a, S: Source + ?Sized> Recording<'a, S> {
             for ring in &rings {
                 let (send, receive) = sync_channel(AHEAD);
                 let mut read = Pieces::of(&files);
-                // It ends when it has sent all, or when the receiver is dropped.
+                // The thread ends when it has sent everything, or when the receiver is dropped.
                 let run = move || packets::send(&ring.pieces, &mut read, ratios, &send);
                 readers.push(
                     thread::Builder::new()
@@ -198,7 +199,7 @@ impl<'a, S: Source + ?Sized> Recording<'a, S> {
     }
 }
 
-/// The next batch of a ring: of its last message, whose rest is `left`, or of the next one.
+/// The next batch of a ring: from `left`, the rest of its last message, or else from the next message.
 fn next((ring, left): (&Receiver<Batches>, &mut std::vec::IntoIter<Batch>)) -> Option<Batch> {
     loop {
         if let Some(batch) = left.next() {
@@ -235,7 +236,7 @@ fn in_order(
 }
 
 impl Calls {
-    /// Instructions that were followed.
+    /// Number of instructions that were followed.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
@@ -272,7 +273,7 @@ impl Calls {
         options.title = "Instructions".to_owned();
         options.count_name = "instructions".to_owned();
         options.deterministic = true;
-        // In percent; narrower ones cannot be seen.
+        // In percent. Narrower frames cannot be seen.
         options.min_width = 0.1;
         let wrong = |e: io::Error| Error::failed(format!("cannot draw the flame graph: {e}"));
         self.fold(&mut folded).map_err(wrong)?;
@@ -281,7 +282,7 @@ impl Calls {
         Ok(picture)
     }
 
-    /// What was followed, and what was not, in lines.
+    /// Describes what was followed and what was not, in lines.
     #[must_use]
     pub fn summary(&self) -> String {
         let Self {

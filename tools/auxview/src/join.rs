@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! From the files that the threads of a recorder have written, each its own, to the one that was asked for.
+//! Joins the files of a split recording (`auxrec record --split-files`), in which each recorder thread has written a file of its own.
 //!
-//! Of a recording to FILE that is apart FILE has what stands before the first record of the kernel, up to `FINISHED_INIT`, and
-//! FILE.t0, FILE.t1 and so on have the rest. Round by round they are appended to FILE. Each is removed when FILE is ended and
-//! on its disk; until then they are as they were, and FILE can be cut where it began to be joined, and be joined again. They
-//! can also be appended to a copy of FILE: then they stay.
+//! FILE has the records before the first record of the kernel, up to `FINISHED_INIT`. The files of the threads, FILE.t0, FILE.t1 and so on,
+//! have the rest. The join appends them to FILE round by round, and removes them when FILE is finished and on its disk. Until then they do
+//! not change, so an interrupted join can cut FILE back to its own records and start again. The files can also be joined into a copy of
+//! FILE: then they are kept.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -22,31 +22,32 @@ use crate::finish::{self, Copy};
 #[cfg(test)]
 mod tests;
 
-/// So much trace is copied at once.
+/// How many bytes of trace are copied at once.
 const COPY: usize = 1 << 20;
 
-/// No recorder has more threads.
+/// Maximum number of threads of a recorder.
 const MOST: usize = 1 << 16;
 
-/// What the notes of a file say of it: that its recording is apart.
+/// The notes of a file of a split recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Apart {
-    /// No other recording has this.
+pub struct SplitFiles {
+    /// Unique id of the recording.
     pub id: String,
-    /// How many threads there are.
+    /// Number of threads.
     pub threads: usize,
-    /// Whose file it is; that which they are joined into has none.
+    /// The thread that wrote the file. [`None`] for the file that the others are joined into.
     pub thread: Option<usize>,
 }
 
-impl Apart {
+impl SplitFiles {
+    /// The key is part of the file format.
     const ID: &str = "apart";
     const THREADS: &str = "threads";
     const THREAD: &str = "thread";
-    /// The threads whose files are in the one that has this.
+    /// Key of the note of a joined file that lists the threads whose files are in it.
     const JOINED: &str = "joined";
 
-    /// What the notes of its file say of it.
+    /// The notes to write into the file.
     #[must_use]
     pub fn notes(&self) -> Vec<(&'static str, String)> {
         let mut notes = vec![
@@ -57,7 +58,7 @@ impl Apart {
         notes
     }
 
-    /// From the front of a file; [`None`] of a file that is in no way apart.
+    /// Reads the notes in the front of a file. [`None`] if the recording is not split.
     fn of<R: Read + Seek>(file: &Stream<R>) -> Result<Option<Self>> {
         let front = file.front()?;
         let section = front.spare().iter().find(|s| s.feature == Feature::NOTES);
@@ -98,7 +99,7 @@ fn find(notes: &Notes, key: &str) -> Option<String> {
     notes.find_map(|(known, value)| (known == key).then(|| value.clone()))
 }
 
-/// The file of a thread.
+/// Path of the file of a thread.
 #[must_use]
 pub fn part_of(file: &Path, thread: usize) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
@@ -106,14 +107,14 @@ pub fn part_of(file: &Path, thread: usize) -> PathBuf {
     name.into()
 }
 
-/// The file of a thread, from behind its `FINISHED_INIT` on.
+/// The file of a thread, read from after its `FINISHED_INIT` on.
 struct Part<R: Read + Seek> {
     name: String,
     stream: Stream<R>,
 }
 
 impl<R: Read + Seek> Part<R> {
-    /// Goes behind what stands before the first record of the kernel, which FILE has.
+    /// Skips the records up to `FINISHED_INIT`, which FILE has, too.
     fn new(name: String, mut stream: Stream<R>) -> Result<Self> {
         while let Some(record) = stream.record()? {
             if record.kind == RecordType::FINISHED_INIT {
@@ -123,7 +124,7 @@ impl<R: Read + Seek> Part<R> {
         Ok(Self { name, stream })
     }
 
-    /// Appends what there is of a round; whether there was anything, and whether another follows.
+    /// Appends the records of a round. Returns whether there were any, and whether another round follows.
     fn round<W: Write + Seek>(
         &mut self,
         out: &mut Writer<W>,
@@ -140,7 +141,7 @@ impl<R: Read + Seek> Part<R> {
             }
             any = true;
             sum.records += 1;
-            // What this is about is of the kinds that end with nothing.
+            // All records of interest here are user records, which have no sample id.
             let event = if record.kind.is_user() {
                 Some(record.event(&Attr::default()).map_err(wrong)?)
             } else {
@@ -195,13 +196,13 @@ fn append<R: Read + Seek, W: Write + Seek>(
     Ok(sum)
 }
 
-/// The features of the file that these are joined into: those of the first, but for what differs.
+/// The features of the joined file: those of the first part, with the end, the times and the threads of all.
 fn features<R: Read + Seek>(
     parts: &mut [Part<R>],
     missing: bool,
     joined: &str,
 ) -> Result<Features> {
-    // The later, the worse.
+    // From best to worst.
     const ENDS: [&str; 4] = ["whole", "cut", "killed", finish::ENDED];
     let mut out: Option<Features> = None;
     let mut worst = if missing { ENDS.len() - 1 } else { 0 };
@@ -219,9 +220,9 @@ fn features<R: Read + Seek>(
     }
     let mut out = out.unwrap_or_default();
     let mut notes = notes_of(out.get(Feature::NOTES))?;
-    notes.retain(|(key, _)| key != "ended" && key != Apart::THREAD);
+    notes.retain(|(key, _)| key != "ended" && key != SplitFiles::THREAD);
     notes.push(("ended".to_owned(), ENDS[worst].to_owned()));
-    notes.push((Apart::JOINED.to_owned(), joined.to_owned()));
+    notes.push((SplitFiles::JOINED.to_owned(), joined.to_owned()));
     out.notes(&notes);
     if let Some((first, last)) = times {
         out.sample_time(first, last);
@@ -229,35 +230,35 @@ fn features<R: Read + Seek>(
     Ok(out)
 }
 
-/// What came of it.
+/// The result of a join.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Joined {
-    /// What is in the file besides what it had from the beginning.
+    /// Counts of what was added to the file.
     pub found: Recovered,
-    /// How many files were joined into it.
+    /// Number of files that were joined into it.
     pub parts: usize,
-    /// What is to be said of other files.
+    /// Messages to the user about other files.
     pub remarks: Vec<String>,
     /// Length of the file.
     pub len: u64,
 }
 
-/// A file of a recording that is apart, into which the others are to be joined.
+/// The file of a split recording that the files of the threads are joined into.
 pub struct Whole {
     path: PathBuf,
-    /// Of a copy, the file that it was made of. The files of the threads are beside that one, and stay.
+    /// If this is a copy, its original. The files of the threads are beside the original, and are kept.
     source: Option<PathBuf>,
     file: File,
-    apart: Apart,
-    /// Where its data section begins, and where its own records end.
+    split: SplitFiles,
+    /// The beginning of its data section, and the end of its own records.
     data: u64,
     end: u64,
-    /// The threads whose files are in it already, when that was ended.
+    /// If the file is finished, the threads whose files are in it.
     joined: Option<String>,
 }
 
 impl Whole {
-    /// Opens a copy of `source`; [`None`] if it is any other file.
+    /// Opens a copy of `source`. [`None`] if it is any other file.
     pub fn copied(source: &Path, path: &Path) -> Result<Option<Self>> {
         Ok(Self::open(path)?.map(|file| Self {
             source: Some(source.to_owned()),
@@ -265,7 +266,7 @@ impl Whole {
         }))
     }
 
-    /// Opens it; [`None`] if it is any other file.
+    /// Opens the file of a split recording. [`None`] if it is any other file.
     pub fn open(path: &Path) -> Result<Option<Self>> {
         let name = path.display();
         let file = OpenOptions::new()
@@ -274,7 +275,7 @@ impl Whole {
             .open(path)
             .map_err(|e| Error::failed(format!("cannot open {name}: {e}")))?;
         let mut stream = Stream::found(&file)?;
-        let Some(apart) = Apart::of(&stream)?.filter(|apart| apart.thread.is_none()) else {
+        let Some(split) = SplitFiles::of(&stream)?.filter(|split| split.thread.is_none()) else {
             return Ok(None);
         };
         let mut end = stream.data();
@@ -288,21 +289,21 @@ impl Whole {
         let mut joined = None;
         if stream.is_finished() {
             let notes = notes_of(stream.features()?.get(Feature::NOTES))?;
-            joined = Some(find(&notes, Apart::JOINED).unwrap_or_default());
+            joined = Some(find(&notes, SplitFiles::JOINED).unwrap_or_default());
         }
         let data = stream.data();
         Ok(Some(Self {
             path: path.to_owned(),
             source: None,
             file,
-            apart,
+            split,
             data,
             end,
             joined,
         }))
     }
 
-    /// Finds the file of a thread; why not, if there is none.
+    /// Finds the file of a thread, or the reason why it cannot be joined.
     fn part(&self, thread: usize) -> Result<std::result::Result<(PathBuf, Stream<File>), String>> {
         let path = part_of(self.source.as_ref().unwrap_or(&self.path), thread);
         let name = path.display();
@@ -320,29 +321,31 @@ impl Whole {
             Err(e) => return Ok(Err(format!("{name} has nothing that was recorded: {e}"))),
             Ok(stream) => stream,
         };
-        let own = Apart {
+        let own = SplitFiles {
             thread: Some(thread),
-            ..self.apart.clone()
+            ..self.split.clone()
         };
-        Ok(if Apart::of(&stream)?.is_some_and(|apart| apart == own) {
-            Ok((path, stream))
-        } else {
-            Err(format!(
-                "{name} is of another recording, and stays as it is"
-            ))
-        })
+        Ok(
+            if SplitFiles::of(&stream)?.is_some_and(|split| split == own) {
+                Ok((path, stream))
+            } else {
+                Err(format!(
+                    "{name} is of another recording, and stays as it is"
+                ))
+            },
+        )
     }
 
-    /// Joins the files of all threads into it, and removes them unless it is a copy. With `recover` each is first finished; of a
-    /// copy, a copy of each.
+    /// Joins the files of all threads into this file, and removes them unless this file is a copy. With `recover`, unfinished files are
+    /// finished first; if this file is a copy, copies of them are.
     ///
     /// # Errors
-    /// If one cannot be read, or this one cannot be written: then all is as it was before.
+    /// If a file of a thread cannot be read, or this file cannot be written. Then this file is cut back to its own records.
     pub fn join(self, recover: bool, sync: bool) -> Result<Joined> {
         let mut out = Joined::default();
         let (mut parts, mut paths, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
         let mut copies = Vec::new();
-        for thread in 0..self.apart.threads {
+        for thread in 0..self.split.threads {
             let (mut path, mut stream) = match self.part(thread)? {
                 Ok(part) => part,
                 Err(why) => {
@@ -367,7 +370,7 @@ impl Whole {
             paths.push(path);
             numbers.push(thread.to_string());
         }
-        let missing = parts.len() < self.apart.threads;
+        let missing = parts.len() < self.split.threads;
         let features = features(&mut parts, missing, &numbers.join(","))?;
         let cannot = |offset| move |reason| perfdata::Error::Output { offset, reason };
         self.file.set_len(self.end).map_err(cannot(self.end))?;
@@ -378,7 +381,7 @@ impl Whole {
             if sync {
                 to_disk(&self.file, &self.path)?;
             }
-            // From here on it is a file that needs no others.
+            // From here on, the file does not need those of the threads.
             writer.try_finish(&features)?;
             if sync {
                 to_disk(&self.file, &self.path)?;
@@ -388,7 +391,7 @@ impl Whole {
         let found = match written {
             Ok(found) => found,
             Err(error) => {
-                // The header may then give a longer length than the file has; `recover` uses the file's length.
+                // If this fails, the header may have a longer length than the file; `recover` uses the file's length.
                 let _ = self.file.set_len(self.end);
                 let _ = Writer::resume(&self.file, self.data, self.end)
                     .and_then(|mut writer| writer.checkpoint());
@@ -408,7 +411,7 @@ impl Whole {
         Ok(out)
     }
 
-    /// If it was joined before: whatever is left of the files that are in it is removed.
+    /// If the file was joined before, removes the files of the threads that are in it. [`None`] if it was not.
     pub fn tidy(&self) -> Result<Option<Joined>> {
         let Some(joined) = &self.joined else {
             return Ok(None);
@@ -426,7 +429,7 @@ impl Whole {
     }
 }
 
-/// Removes a file; what is to be said, if it cannot be.
+/// Removes a file. Returns a message to the user if it cannot be removed.
 fn removed(path: &Path) -> Option<String> {
     let cannot = |e| {
         format!(
@@ -437,7 +440,7 @@ fn removed(path: &Path) -> Option<String> {
     fs::remove_file(path).err().map(cannot)
 }
 
-/// Appends all parts to a file, round by round: what there is of the join when the parts are no files.
+/// Appends all parts to a file, round by round: a join of parts that need not be files.
 ///
 /// # Errors
 /// If one cannot be read, or the output fails.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What `check` and `report` say, for programs. The names of the fields are listed in `Documentation/recorder-options.md`,
-//! and stay; new ones may be added.
+//! The output of `check` and `report` as JSON. `Documentation/recorder-options.md` lists the fields. Their names do not change; new fields
+//! may be added.
 
 use serde_json::{json, Value};
 
@@ -11,15 +11,15 @@ use crate::loss::Loss;
 use crate::source::Source;
 use crate::trace::Trace;
 
-/// Changes when a field changes its meaning or goes.
+/// Version of the output. It changes when a field changes its meaning or is removed.
 pub const VERSION: u32 = 2;
 
-/// What was lost, by cause.
+/// Losses by cause.
 #[must_use]
 pub fn lost(loss: &Loss) -> Value {
     json!({
         "any": loss.any(),
-        "truncated": { "times": loss.truncated, "ns": loss.dark },
+        "truncated": { "times": loss.truncated, "ns": loss.untraced },
         "full": { "times": loss.full },
         "partial": { "times": loss.partial },
         "collision": { "times": loss.collision },
@@ -30,7 +30,7 @@ pub fn lost(loss: &Loss) -> Value {
     })
 }
 
-/// What is said of a ring.
+/// The fields of a ring.
 #[must_use]
 pub fn ring(name: &str, loss: &Loss, wraps: u64) -> Value {
     json!({
@@ -43,7 +43,7 @@ pub fn ring(name: &str, loss: &Loss, wraps: u64) -> Value {
     })
 }
 
-/// What `check` found.
+/// The findings of `check`.
 #[must_use]
 pub fn findings(findings: &Findings) -> Value {
     let total = findings.total();
@@ -71,7 +71,7 @@ pub fn findings(findings: &Findings) -> Value {
     })
 }
 
-/// What `report` shows, without a line for each record.
+/// The summary of `report`, without the AUX records.
 ///
 /// # Errors
 /// If it is no perf.data file, or it cannot be read.

@@ -2,19 +2,24 @@
 
 //! Reads recordings of AUX area trace: perf.data files, by `auxrec` or perf.
 //!
-//! The command `auxview` is a thin front of this library, as are `auxrec`'s commands of the same names.
-//! A file is read from where it is: no more of it is in memory than what is being looked at.
+//! The command `auxview` is a thin front end of this library, and so are the commands of `auxrec` with the same names. Only the part of a
+//! file that is in use is in memory.
 //!
-//! From below to above: a [`source`] is what is read; [`unpack`] undoes what [`pack`] did to it; [`trace`] is a recording read
-//! back, but for the bytes of its [`pieces`], and counts what was lost in [`loss`]. [`check`] verifies it and [`report`] shows it;
-//! [`flamegraph`] follows the programs in it; [`dump`](mod@dump) shows its records; [`convert`](mod@convert) undoes compression;
-//! [`join`](mod@join) makes one file of those of several threads, and [`recover`](mod@recover) finishes the file of a recorder that
-//! was killed. [`command`] has the options of all of these.
+//! The modules, from the lowest layer to the highest:
+//!
+//! - [`source`] is the input, and [`unpack`] decompresses trace that [`pack`] has compressed.
+//! - [`trace`] is a recording in memory, without the bytes of its trace, which [`pieces`] reads. [`loss`] counts what was lost.
+//! - [`check`] verifies a recording, and [`report`] shows it.
+//! - [`flamegraph`] follows the programs in a recording, and [`export`] writes their calls for viewers.
+//! - [`dump`](mod@dump) shows the records of a file, and [`convert`](mod@convert) decompresses its trace.
+//! - [`join`](mod@join) joins the files of several recorder threads into one.
+//! - [`recover`](mod@recover) finishes the file of a recorder that was killed.
+//! - [`command`] has the options of the commands.
 //!
 //! `examples/losses.rs` reads a recording.
 
 #![deny(missing_docs)]
-// They panic when the reader has ended.
+// The print macros panic when the reader has closed the pipe.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 pub mod check;

@@ -1,55 +1,56 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What was lost, for each ring and cause.
+//! Counts losses, for each ring and cause.
 //!
-//! Fed with the records of a ring in their order, by the recorder as it reads them and by `check` and `report` from a file,
-//! so that all three say the same.
+//! The recorder passes the records of a ring as it reads them, and `check` and `report` pass those of a file. So all three report the same
+//! losses.
 
 use std::fmt::Write as _;
 
 use perfdata::{Aux, AuxFlags};
 
-/// What is known of one ring.
+/// The counters of one ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Loss {
-    /// AUX records.
+    /// Number of AUX records.
     pub records: u64,
-    /// Bytes that they tell of.
-    pub told: u64,
+    /// Bytes that AUX records report.
+    pub reported: u64,
     /// Bytes of trace that were read.
     pub read: u64,
-    /// AUX records that were cut off, for want of room.
+    /// AUX records that were truncated because the AUX area was full.
     pub truncated: u64,
     /// AUX records with gaps in them.
     pub partial: u64,
     /// AUX records that collided with others.
     pub collision: u64,
-    /// How often the ring was found full though no record says that it was: the kernel reports a failed start nowhere.
+    /// How often the recorder found the ring full without a record that reports it. The kernel does not report that a driver failed to
+    /// start.
     pub full: u64,
-    /// Records that found no room in the data ring.
+    /// Records that the kernel dropped because the data ring was full.
     pub records_lost: u64,
     /// Places where an AUX record does not begin where the one before it ended.
     pub jumps: u64,
-    /// Bytes in these places: skipped by the driver, or of records that were lost.
+    /// Bytes in these gaps: the driver skipped them, or their record was lost.
     pub jumped: u64,
-    /// For how long nothing was traced for want of room, ns: from each truncation until the ring was drained, if the file says when
-    /// that was.
-    pub dark: u64,
-    /// For how long nothing was traced as its CPU was offline, ns: until its events were opened again; or while it was online, if it
-    /// was not when the recording began.
+    /// Untraced time in ns because the AUX area was full: from each truncation until the ring was drained, if the time of that is in the
+    /// file.
+    pub untraced: u64,
+    /// Untraced time in ns because of CPU hotplug. For a CPU that went offline, it lasts until its events are opened again. For a CPU that
+    /// was offline when the recording began, it is the time that the CPU was online.
     pub offline: u64,
     /// Events of tracefs that were recorded.
     pub events: u64,
-    /// Events of tracefs that the kernel overwrote, or did not take.
+    /// Events of tracefs that the kernel overwrote or dropped.
     pub events_lost: u64,
     next: Option<u64>,
-    /// The first record may begin anywhere.
+    /// Whether the first AUX record may begin at any offset.
     anywhere: bool,
     cut_at: Option<u64>,
 }
 
 impl Loss {
-    /// Of a ring whose beginning is not in the file.
+    /// Counters of a ring whose first records are not in the file.
     #[must_use]
     pub fn begun_before() -> Self {
         Self {
@@ -58,10 +59,10 @@ impl Loss {
         }
     }
 
-    /// An AUX record, written at `time`.
+    /// Counts an AUX record that was written at `time`.
     pub fn aux(&mut self, aux: &Aux, time: Option<u64>) {
         self.records += 1;
-        self.told = self.told.saturating_add(aux.size);
+        self.reported = self.reported.saturating_add(aux.size);
         let count = |flag| u64::from(aux.flags.contains(flag));
         self.truncated += count(AuxFlags::TRUNCATED);
         self.partial += count(AuxFlags::PARTIAL);
@@ -69,7 +70,7 @@ impl Loss {
         if aux.flags.contains(AuxFlags::TRUNCATED) && self.cut_at.is_none() {
             self.cut_at = time;
         }
-        // Where an area is written over and over, positions between the records are no loss.
+        // In overwrite mode, bytes between the records are no loss.
         if aux.flags.contains(AuxFlags::OVERWRITE) {
             return;
         }
@@ -82,58 +83,59 @@ impl Loss {
         self.next = Some(aux.offset.wrapping_add(aux.size));
     }
 
-    /// The ring was drained of `size` bytes at `time`, if that is known by the clock of the records, and tracing enabled again.
+    /// Counts `size` bytes that were drained from the ring. `time` is when the ring was drained, by the clock of the records, if known. A
+    /// full area has space again then.
     pub fn drained(&mut self, size: u64, time: Option<u64>) {
         self.read = self.read.saturating_add(size);
         if let (Some(cut), Some(time)) = (self.cut_at.take(), time) {
-            self.dark = self.dark.saturating_add(time.saturating_sub(cut));
+            self.untraced = self.untraced.saturating_add(time.saturating_sub(cut));
         }
     }
 
-    /// So many of the bytes that were read are no trace.
+    /// Subtracts `size` bytes of padding from the bytes that were read.
     pub(crate) fn padded(&mut self, size: u64) {
         self.read = self.read.saturating_sub(size);
     }
 
-    /// The ring was found full.
+    /// Counts that the recorder found the ring full.
     pub fn found_full(&mut self) {
-        // A truncation that was not drained yet has said so already.
+        // A truncation since the last drain has already reported it.
         if self.cut_at.is_none() {
             self.full += 1;
         }
     }
 
-    /// Records were lost.
+    /// Counts records that were lost.
     pub fn lost(&mut self, records: u64) {
         self.records_lost = self.records_lost.saturating_add(records);
     }
 
-    /// How often something said that the area had no room, or may have.
+    /// How often the AUX area was full, or may have been.
     #[must_use]
     pub fn cuts(&self) -> u64 {
         (self.truncated + self.full).saturating_add(self.records_lost)
     }
 
-    /// Bytes of trace that no AUX record tells of, at the end of a recording that is not of the overwriting kind.
+    /// Bytes of trace that no AUX record reports, at the end of a recording that is not in overwrite mode.
     #[must_use]
-    pub fn untold(&self) -> u64 {
-        self.read.saturating_sub(self.told)
+    pub fn unreported(&self) -> u64 {
+        self.read.saturating_sub(self.reported)
     }
 
-    /// Whether trace was lost, or may have been. What lies between records is not: it was read as all else. The driver has
-    /// skipped it, as padding; or a record of it was lost, and that counts.
+    /// Whether trace was lost, or may have been. Bytes between AUX records are not lost, because they were read, too. Either the driver has
+    /// skipped them as padding, or their record was lost, which [`records_lost`](Self::records_lost) counts.
     #[must_use]
     pub fn any(&self) -> bool {
         let gaps = self.partial + self.collision;
         self.cuts().saturating_add(gaps) != 0 || self.offline != 0 || self.events_lost != 0
     }
 
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
             records: self.records.saturating_add(other.records),
-            told: self.told.saturating_add(other.told),
+            reported: self.reported.saturating_add(other.reported),
             read: self.read.saturating_add(other.read),
             truncated: self.truncated.saturating_add(other.truncated),
             partial: self.partial.saturating_add(other.partial),
@@ -142,7 +144,7 @@ impl Loss {
             records_lost: self.records_lost.saturating_add(other.records_lost),
             jumps: self.jumps.saturating_add(other.jumps),
             jumped: self.jumped.saturating_add(other.jumped),
-            dark: self.dark.saturating_add(other.dark),
+            untraced: self.untraced.saturating_add(other.untraced),
             offline: self.offline.saturating_add(other.offline),
             events: self.events.saturating_add(other.events),
             events_lost: self.events_lost.saturating_add(other.events_lost),
@@ -152,7 +154,7 @@ impl Loss {
         }
     }
 
-    /// What was lost, as the end of a sentence; empty if nothing was.
+    /// Describes the losses as the end of a sentence; empty without losses.
     #[must_use]
     pub fn describe(&self) -> String {
         let mut out = String::new();
@@ -162,8 +164,8 @@ impl Loss {
             }
         };
         add(self.truncated, "truncations");
-        add(self.dark.div_ceil(1000), "us without trace");
-        add(self.full, "times full without a record");
+        add(self.untraced.div_ceil(1000), "us without trace");
+        add(self.full, "times found full without an AUX record");
         add(self.partial, "records with gaps");
         add(self.collision, "collisions");
         add(self.records_lost, "records lost from the data ring");
@@ -207,10 +209,10 @@ mod tests {
         loss.lost(2);
         loss.found_full();
         assert_eq!((loss.truncated, loss.partial, loss.full), (2, 1, 1));
-        assert_eq!((loss.jumps, loss.jumped, loss.dark), (1, 64, 7000));
+        assert_eq!((loss.jumps, loss.jumped, loss.untraced), (1, 64, 7000));
         assert_eq!(
             loss.describe(),
-            "2 truncations, 7 us without trace, 1 times full without a record, 1 records with gaps, \
+            "2 truncations, 7 us without trace, 1 times found full without an AUX record, 1 records with gaps, \
              2 records lost from the data ring, 64 bytes between AUX records"
         );
     }
@@ -233,7 +235,7 @@ mod tests {
         assert!(!loss.any());
     }
 
-    /// A driver pads up to where it can begin: perf moves the head on, and no record tells of it.
+    /// A driver skips bytes up to an aligned offset: perf advances the head, and no record reports them.
     #[test]
     fn padding_is_no_loss() {
         let none = AuxFlags::empty();

@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
-            // Help and version come this way too, and are no error.
+            // clap returns help and version as errors, too.
             let _ = e.print();
             return ExitCode::from(if e.use_stderr() { USAGE } else { ALL });
         }

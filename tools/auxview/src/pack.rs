@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Trace compressed on its way into the file; [`convert`](mod@crate::convert) is the way back.
+//! Compresses trace on its way into the file. [`convert`](mod@crate::convert) decompresses it.
 
 use std::io::{Seek, Write};
 
@@ -10,30 +10,30 @@ use zstd::zstd_safe::CParameter;
 
 use crate::error::{Error, Result};
 
-/// The levels that there are.
+/// The compression levels of zstd.
 pub const LEVELS: std::ops::RangeInclusive<i32> = 1..=22;
 
-/// A part of a piece is compressed at once.
+/// Length of a part in bytes. Each part is compressed by itself.
 const PART: usize = 60 * 1024;
 
-/// Makes of each piece of trace a row of compressed parts.
+/// Compresses each piece of trace as a series of parts.
 pub struct Pack {
     zstd: Compressor<'static>,
     piece: Auxtrace,
-    /// How much of the piece was written.
+    /// How much of the piece was written, in bytes before compression.
     at: u64,
-    /// What comes behind that, and is too short for a part.
+    /// The next bytes, which are still too few for a part.
     part: Vec<u8>,
 }
 
 impl Pack {
-    /// Begins.
+    /// Creates a compressor of this level.
     ///
     /// # Errors
     /// If there is no such level, or no memory.
     pub fn new(level: i32) -> Result<Self> {
         let mut zstd = Compressor::new(level).map_err(|e| cannot(&e))?;
-        // Four bytes by which damage shows.
+        // A checksum of four bytes, which detects damage.
         zstd.set_parameter(CParameter::ChecksumFlag(true))
             .map_err(|e| cannot(&e))?;
         Ok(Self {
@@ -44,14 +44,14 @@ impl Pack {
         })
     }
 
-    /// Begins a piece, which follows through [`payload`](Self::payload).
+    /// Begins a piece. Its bytes follow through [`payload`](Self::payload).
     pub fn piece(&mut self, aux: &Auxtrace) {
         self.piece = *aux;
         self.at = 0;
         self.part.clear();
     }
 
-    /// Some of the piece.
+    /// Compresses the next bytes of the piece, and writes the parts that are complete.
     ///
     /// # Errors
     /// If it cannot be compressed, or the file cannot be written.

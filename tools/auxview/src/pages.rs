@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Man pages and shell completions, made of the definition of the options itself.
+//! Generates man pages and shell completions from the definition of the options.
 
 use std::fs;
 use std::path::Path;
@@ -19,12 +19,12 @@ pub fn write(mut command: Command, name: &str, directory: &Path) -> Result<()> {
     for dir in [&man, &completions] {
         fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     }
-    // Before completions are made, which adds the command `help`.
+    // Man pages come first, because generating completions adds the command `help`.
     clap_mangen::generate_to(command.clone(), &man)
         .with_context(|| format!("cannot write to {}", man.display()))?;
     for page in fs::read_dir(&man)? {
         let page = page?.path();
-        // What it calls the end of the help.
+        // `clap_mangen` names the section with the end of the help EXTRA.
         let text = fs::read_to_string(&page)?.replace("\n.SH EXTRA\n", "\n.SH NOTES\n");
         fs::write(&page, text).with_context(|| format!("cannot write {}", page.display()))?;
     }

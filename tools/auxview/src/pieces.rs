@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The bytes of the pieces of a recording, read when they are needed.
+//! Reads the bytes of the pieces of a recording when they are needed.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ pub struct Pieces<'a, S: Source> {
 }
 
 impl<'a, S: Source> Pieces<'a, S> {
-    /// Of the files that were read by [`Trace::read_parts`](crate::trace::Trace::read_parts), in the same order.
+    /// Reads pieces of the files that [`Trace::read_parts`](crate::trace::Trace::read_parts) has read, in the same order.
     #[must_use]
     pub fn of(files: &'a [S]) -> Self {
         Self {
@@ -29,10 +29,10 @@ impl<'a, S: Source> Pieces<'a, S> {
         }
     }
 
-    /// Calls `each` with these bytes of a piece, in portions.
+    /// Calls `each` with the range `bytes` of a piece, in portions.
     ///
     /// # Errors
-    /// If they cannot be read, or the file is not what it was, or `each` fails.
+    /// If they cannot be read, if the file has changed, or if `each` fails.
     pub fn read(
         &mut self,
         piece: &Piece,

@@ -19,11 +19,11 @@ pub fn beside(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Writes to `out`, a new file, what a file is when it is finished; of a recording that is apart, with the files of the threads.
-/// Changes none of these. A file that is finished already is not copied.
+/// Writes a finished copy of a file to `out`, a new file. For a split recording (see [`join`](mod@crate::join)), the copy includes the
+/// files of the threads. Changes none of the input files. A file that is finished already is not copied.
 ///
 /// # Errors
-/// If it is no perf.data file, or was cut before its first record, or `out` is there already, or cannot be written.
+/// If it is no perf.data file, or was cut before its first record, or `out` exists already or cannot be written.
 pub fn recover(path: &Path, out: &Path) -> Result<Joined> {
     let cannot = |e: Error| cannot_recover(path, &e);
     let file = open(path, OpenOptions::new().read(true))?;
@@ -42,8 +42,8 @@ pub fn recover(path: &Path, out: &Path) -> Result<Joined> {
     Ok(joined)
 }
 
-/// Finishes a file in its place: cuts off what is no whole record at its end. Of a recording that is apart it joins the files
-/// of the threads into it, and removes them.
+/// Finishes a file in place: cuts off an incomplete record at its end. For a split recording, joins the files of the threads into it and
+/// removes them.
 ///
 /// # Errors
 /// If it is no perf.data file, or was cut before its first record, or cannot be written.
@@ -63,7 +63,7 @@ pub fn in_place(path: &Path) -> Result<Joined> {
     }
 }
 
-/// What came of a file that none was joined into.
+/// The result for a file that no other was joined into.
 fn alone(found: Recovered) -> Joined {
     Joined {
         found,

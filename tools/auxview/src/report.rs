@@ -33,7 +33,7 @@ pub fn timeline<S: Source + ?Sized>(file: &S) -> Result<String> {
     svg::draw(&Trace::read(file)?)
 }
 
-/// Seconds with all digits of a nanosecond.
+/// Formats nanoseconds as seconds with nine decimals.
 fn seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }

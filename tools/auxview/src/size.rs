@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Sizes for people.
+//! Formats and parses sizes.
 
 use crate::error::{Error, Result};
 
-/// Bytes for people: exact, in the largest unit that is.
+/// Formats a number of bytes exactly, in the largest unit that divides it.
 #[must_use]
 pub fn bytes(n: u64) -> String {
     for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
@@ -15,10 +15,10 @@ pub fn bytes(n: u64) -> String {
     format!("{n} B")
 }
 
-/// A number of bytes, perhaps with one of the units B, K, M, G.
+/// Parses a number of bytes, optionally with one of the units B, K, M, G.
 ///
 /// # Errors
-/// If it is none, or too large.
+/// If the text is no size, or the size is too large.
 pub fn parse_bytes(text: &str) -> Result<u64> {
     let shift = match text.as_bytes().last() {
         Some(b'B') => Some(0),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Where a recording is read from: a file, or bytes. No more of it is in memory than what is being looked at.
+//! The input of a recording: a file, or bytes in memory. Only the part of a file that is in use is in memory.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-/// What can be read at any place, by several threads.
+/// An input that several threads can read at any offset.
 pub trait Source: Sync {
-    /// Reads some of what is at `at`; nothing at the end.
+    /// Reads bytes at offset `at`. Returns how many; 0 at the end.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -29,7 +29,7 @@ impl Source for File {
     }
 
     fn size(&self) -> io::Result<u64> {
-        // As the metadata has none of a block device.
+        // The metadata of a block device has no length.
         let mut file = self;
         file.seek(SeekFrom::End(0))
     }
@@ -66,7 +66,8 @@ impl<S: Source + ?Sized> Source for &S {
     }
 }
 
-/// Opens a recording. One that is a directory, as `perf record --kcore` makes, has it in the file `data`. A pipe cannot be read at any place: it is copied to a temporary file without a name, in `TMPDIR`.
+/// Opens a recording. A recording of `perf record --kcore` is a directory: its file `data` is opened. A pipe cannot be read at any offset,
+/// so it is copied to a temporary file without a name, in `TMPDIR`.
 ///
 /// # Errors
 /// If it cannot be read, or the temporary file cannot be written.
@@ -89,14 +90,14 @@ pub fn open(path: &Path) -> Result<File> {
     Ok(copy)
 }
 
-/// Where the kernel's code is: in the file that the user names, or else in the recording.
+/// The directory with the kernel's code: the one that the user names, or else that of the recording.
 #[must_use]
 pub fn kernel(recording: &Path, said: Option<&Path>) -> Option<PathBuf> {
     let own = || Some(recording.join("kcore_dir")).filter(|own| own.is_dir());
     said.map(Path::to_owned).or_else(own)
 }
 
-/// Reads a source from a place on.
+/// Reads a source sequentially, with seeks.
 #[derive(Debug)]
 pub(crate) struct Reader<'a, S: ?Sized> {
     source: &'a S,

@@ -14,9 +14,9 @@ const WIDTH: u32 = 1280;
 const TITLE: u32 = 64;
 const POSITIONS: u32 = 250;
 const FILL: u32 = 130;
-/// More points than this in a line say no more.
+/// Maximum number of points in a line: the picture cannot show more.
 const POINTS: usize = 2400;
-/// So many wraps get a line of their own; more get a mark at the top.
+/// Maximum number of wraps that are drawn as lines of full height. If there are more, each is a mark at the top.
 const LINES: usize = 80;
 
 const HEAD: RGBColor = RGBColor(0x1f, 0x6f, 0xb4);
@@ -30,7 +30,7 @@ const GRID: RGBColor = RGBColor(0xe6, 0xe9, 0xed);
 
 type Point = (f64, f64);
 
-/// What a ring's two charts show. Times are ms since the first event of the recording, positions MiB.
+/// The data of a ring's two charts. Times are ms since the first event of the recording, positions MiB.
 #[derive(Debug, Default)]
 struct Lines {
     head: Vec<Point>,
@@ -38,15 +38,15 @@ struct Lines {
     fill: Vec<Point>,
     wraps: Vec<f64>,
     truncations: Vec<f64>,
-    /// From a truncation until the area was drained.
-    dark: Vec<Point>,
+    /// Time without trace: from a truncation until the area was drained.
+    untraced: Vec<Point>,
     /// Events of tracefs on the CPU of the ring.
     events: Vec<f64>,
 }
 
 #[allow(clippy::as_conversions, clippy::cast_precision_loss)]
 fn float(n: u64) -> f64 {
-    // A picture does not show the 53rd bit.
+    // A picture does not need more than 53 bits.
     n as f64
 }
 
@@ -54,7 +54,7 @@ impl Lines {
     fn of(ring: &Ring, size: u64, start: u64, end: f64, mode: Mode) -> Self {
         let ms = |time: u64| float(time.saturating_sub(start)) / 1e6;
         let mib = |n: u64| float(n) / f64::from(1 << 20);
-        // What happened to the head and to the tail, in the order of time.
+        // Changes of the head and of the tail, in order of time.
         enum Step {
             Head(u64, bool),
             Tail(u64),
@@ -86,7 +86,7 @@ impl Lines {
         };
         for (time, step) in steps {
             let at = ms(time);
-            // The line goes level until now, and then up or down.
+            // The line is level until now, then it steps up or down.
             out.fill.push((at, percent(head, tail)));
             match step {
                 Step::Head(to, cut) => {
@@ -110,7 +110,7 @@ impl Lines {
                     tail = tail.max(to);
                     out.tail.push((at, mib(tail)));
                     if let Some(from) = dark_from.take() {
-                        out.dark.push((from, at));
+                        out.untraced.push((from, at));
                     }
                 }
             }
@@ -127,7 +127,7 @@ impl Lines {
         out
     }
 
-    /// Marks events: one for each column of the picture.
+    /// Adds marks of events: at most one for each column of the picture.
     fn events(&mut self, times: &[u64], start: u64, end: f64) {
         let columns = float(u64::try_from(POINTS / 4).unwrap_or(1));
         let inside = times.iter().filter(|time| **time >= start);
@@ -142,7 +142,7 @@ impl Lines {
     }
 }
 
-/// Leaves, of the points that fall into one column of the picture, the first, the lowest, the highest and the last.
+/// Reduces the points in each column of the picture to the first, the lowest, the highest and the last.
 fn thin(line: &mut Vec<Point>, end: f64) {
     if line.len() <= POINTS || end <= 0.0 {
         return;
@@ -188,7 +188,7 @@ fn paint(
     });
     let (start, last) = times.fold((u64::MAX, 0), |(a, b), time| (a.min(time), b.max(time)));
     let end = (float(last.saturating_sub(start)) / 1e6).max(1e-3);
-    // Without its size the area is as long as what was read at once.
+    // An unknown size of the area becomes 1, because the charts divide by it.
     let size = trace.aux_size.unwrap_or(0).max(1);
 
     let root = SVGBackend::with_string(text, (WIDTH, height)).into_drawing_area();
@@ -269,11 +269,11 @@ fn positions(ring: &Ring, lines: &Lines, size: u64, end: f64, area: &Area<'_, '_
         .axis_desc_style(("sans-serif", 14).into_font().color(&INK))
         .draw()?;
     let _ = size;
-    let dark = lines
-        .dark
+    let untraced = lines
+        .untraced
         .iter()
         .map(|&(from, to)| Rectangle::new([(from, 0.0), (to, top)], LOST.mix(0.10).filled()));
-    chart.draw_series(dark)?;
+    chart.draw_series(untraced)?;
     let low = if lines.wraps.len() > LINES {
         top * 0.96
     } else {

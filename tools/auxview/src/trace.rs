@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A recording read back: for each ring its AUX records, its pieces of trace, its counters, in their order.
+//! A recording in memory: the AUX records, pieces of trace and counters of each ring, in their order.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -24,26 +24,26 @@ pub use problems::Problems;
 use tracefs::is_ours;
 pub use tracefs::{Tracefs, FIRST_ID};
 
-/// The note that says what the `reference` of AUXTRACE records is. Without it, it is the time.
+/// Key of the note that gives the unit of `reference` in AUXTRACE records. Without the note, it is the time.
 pub const REFERENCE: &str = "reference";
-/// The processor's cycle counter, of which TIME_CONV makes the time.
+/// Value of this note: the processor's cycle counter, which TIME_CONV converts to the time.
 pub const CYCLES: &str = "cycles";
 
 /// An AUX record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AuxAt {
-    /// What it says.
+    /// Its fields.
     pub aux: Aux,
-    /// When it was written, ns.
+    /// Time at which it was written, ns.
     pub time: u64,
-    /// On which CPU.
+    /// CPU on which it was written.
     pub cpu: Option<u32>,
-    /// By which thread.
+    /// Thread that was running.
     pub tid: Option<u32>,
 }
 
 impl AuxAt {
-    /// Whether it says that there was no room.
+    /// Whether the AUX area was full.
     pub(crate) fn is_truncated(&self) -> bool {
         self.aux.flags.contains(AuxFlags::TRUNCATED)
     }
@@ -52,23 +52,23 @@ impl AuxAt {
 /// A piece of trace. Its bytes stay in the file: see [`Pieces`](crate::pieces::Pieces).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// Where its record is in the file; if it is compressed, where it would be in the plain file.
+    /// File offset of its record; if it is compressed, the offset in the decompressed file.
     pub at: u64,
     /// Where it begins, in bytes since the first byte that was written into the area.
     pub offset: u64,
-    /// Its length, without what brought it to a multiple of 8.
+    /// Its length without padding.
     pub size: u64,
-    /// When the recorder read it, by the clock of the records, ns, if the file says that.
+    /// Time at which the recorder read it, by the clock of the records, ns, if the file has it.
     pub read: Option<NonZero<u64>>,
-    /// Which file it is in.
+    /// Number of the file that it is in.
     pub file: u32,
-    /// How many zeros end what is in the file, at most 7.
+    /// Number of zeros at the end of the piece in the file, at most 7.
     zeros: u8,
     packed: bool,
     place: u64,
 }
 
-// They grow with the file.
+// The lists of these grow with the file.
 const _: () = assert!(size_of::<Piece>() == 48 && size_of::<AuxAt>() == 48);
 
 /// A ring of the recording.
@@ -80,20 +80,20 @@ pub struct Ring {
     pub thread: Option<u32>,
     /// The PMU that wrote its trace.
     pub pmu: String,
-    /// The event that did, where several did.
+    /// The event that wrote its trace, if the rings have different events.
     pub event: Option<String>,
     /// Its AUX records.
     pub records: Vec<AuxAt>,
     /// Its pieces of trace.
     pub pieces: Vec<Piece>,
-    /// What its events have counted, at the end.
+    /// Final counts of its events.
     pub counts: Vec<Read>,
     /// What was lost.
     pub loss: Loss,
 }
 
 impl Ring {
-    /// Where it belongs, for people.
+    /// Name of the ring, for people.
     #[must_use]
     pub fn name(&self) -> String {
         let place = match (self.cpu, self.thread) {
@@ -107,10 +107,13 @@ impl Ring {
         }
     }
 
-    /// Takes away what brought pieces to a multiple of 8: zeros beyond where the next piece begins, or, of the last one, beyond
-    /// what AUX records tell of; of a snapshot, beyond the newest head that AUX records tell of and it can have, unless the area of
-    /// `size` bytes has wrapped: then a snapshot is a multiple of 8, and its head may be an offset. Anything else stays, for `check`
-    /// to find.
+    /// Removes padding, which extends pieces to a multiple of 8. Only zeros after the end of the trace in a piece are padding:
+    ///
+    /// - In normal mode, the trace ends where the next piece begins; in the last piece, at the end of the last AUX record.
+    /// - In overwrite mode, it ends at the newest head that AUX records report, if that is within the snapshot. If the area of `size` bytes
+    ///   has wrapped, there is no padding: the snapshot is a multiple of 8, and a head may be an offset in the area.
+    ///
+    /// All other bytes stay, so that `check` can find them.
     fn unpad(&mut self, mode: Mode, size: Option<u64>) {
         let told = || self.records.iter().map(|record| record.aux);
         let mut heads = Vec::new();
@@ -153,7 +156,7 @@ impl Piece {
         }
     }
 
-    /// Where its record is.
+    /// Place of its record.
     pub(crate) fn place(&self) -> Place {
         Place {
             at: self.place,
@@ -162,13 +165,13 @@ impl Piece {
         }
     }
 
-    /// Where it ends, in the same count as its offset.
+    /// Where it ends, in bytes since the first byte that was written into the area.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.offset.wrapping_add(self.size)
     }
 
-    /// How many bytes of it are padding, if the trace goes on at `end`.
+    /// How many bytes of it are padding, if its trace ends at `end`.
     fn padding(&self, end: u64) -> u64 {
         let over = self.end().wrapping_sub(end);
         // A piece of less than 8 bytes of trace is padded, too.
@@ -180,10 +183,10 @@ impl Piece {
     }
 }
 
-/// A recording. It takes the memory of its lists: an AUX record and a piece are 48 bytes each.
+/// A recording. It needs the memory of its lists: 48 bytes for each AUX record and each piece.
 #[derive(Debug)]
 pub struct Trace {
-    /// Whether its files were all ended.
+    /// Whether all its files are finished.
     pub finished: bool,
     /// Its rings, by their numbers.
     pub rings: BTreeMap<u32, Ring>,
@@ -193,20 +196,20 @@ pub struct Trace {
     pub event: String,
     /// Name of its PMU.
     pub pmu: String,
-    /// How the AUX area was used.
+    /// Mode of the AUX area.
     pub mode: Mode,
-    /// Whether the output failed, so that what came after is not in the file.
+    /// Whether the end of the recording is not in the file: the output failed, or the recorder was killed.
     pub cut: bool,
-    /// Whether the recorder was killed and the file recovered, so that what it had not written is not in the file, and its
-    /// last counters are not.
+    /// Whether the recorder was killed and the file recovered. The file then lacks the trace that was not yet written, and the final
+    /// counters.
     pub recovered: bool,
-    /// Length of each AUX area, where the file says.
+    /// Size of each AUX area, if the file has it.
     pub aux_size: Option<u64>,
-    /// Whether files before the first or behind the last are missing, of a recording that went into several.
+    /// Whether files of a recording of several files are missing, before the first or after the last.
     pub partial: bool,
-    /// What is wrong with its records.
+    /// Problems of its records.
     pub problems: Problems,
-    /// How many records there are.
+    /// Number of records.
     pub records: u64,
 }
 
@@ -217,7 +220,7 @@ fn known(n: u32) -> Option<u32> {
 /// An entry of ID_INDEX: id, ring, CPU, thread.
 type Index = (u64, u32, Option<u32>, Option<u32>);
 
-/// Reads it; what is read next is the first record again.
+/// Reads the ID_INDEX records, then goes back to the first record.
 fn id_index<R: io::Read + io::Seek>(file: &mut Stream<R>) -> Result<Vec<Index>> {
     let word = |entry: &[u8], n: usize| {
         entry
@@ -231,7 +234,7 @@ fn id_index<R: io::Read + io::Seek>(file: &mut Stream<R>) -> Result<Vec<Index>> 
         let record = match file.record() {
             Ok(Some(record)) => record,
             Err(e @ perfdata::Error::Input { .. }) => return Err(e.into()),
-            // What is wrong with a record is found when all are read.
+            // Invalid records are reported when all records are read.
             _ => break,
         };
         match record.kind {
@@ -253,10 +256,10 @@ fn id_index<R: io::Read + io::Seek>(file: &mut Stream<R>) -> Result<Vec<Index>> 
     Ok(out)
 }
 
-/// So many CPUs may come while a recording lasts; a file that names more is not to fill the memory.
-const NEWCOMERS: usize = 64;
+/// Maximum number of hotplugged CPUs in a recording: a file that names more must not fill the memory.
+const HOTPLUGGED: usize = 64;
 
-/// What one file says of the recording.
+/// Properties of the recording in one file.
 struct About {
     events: Vec<perfdata::EventDesc>,
     pmus: HashMap<u32, String>,
@@ -272,20 +275,20 @@ struct About {
     counter: Counter,
 }
 
-/// What the `reference` of AUXTRACE records is, and how it becomes a time of the records.
+/// The unit of `reference` in AUXTRACE records, and its conversion to the time of the records.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counter {
-    /// What a note says.
+    /// Whether a note says that it is the cycle counter.
     noted: bool,
-    /// Whether the file is not the recorder's: perf writes no notes.
+    /// Whether the file is not by `auxrec`: perf writes no notes.
     foreign: bool,
-    /// The decoder for trace that has times of the cycle counter, and so records of perf's clock.
+    /// The decoder of the trace, if the trace has times of the cycle counter. The records then have times of perf's clock.
     decoder: Option<u32>,
     conv: Option<TimeConv>,
 }
 
 impl Counter {
-    /// Takes from a record what it says about the counter.
+    /// Updates these fields from a record.
     fn look(&mut self, event: &Event<'_>) {
         match event {
             Event::TimeConv(conv) => self.conv = Some(*conv),
@@ -296,7 +299,7 @@ impl Counter {
         }
     }
 
-    /// The time of a reference, ns.
+    /// Converts a reference to a time, ns.
     fn time(&self, reference: u64) -> Option<u64> {
         match self {
             Self { noted: true, .. }
@@ -305,7 +308,7 @@ impl Counter {
                 decoder: Some(INTEL_PT | INTEL_BTS),
                 ..
             } => self.conv?.time(reference),
-            // An old recorder wrote its own time, beside records of perf's. For Arm SPE perf writes no time.
+            // Old versions of `auxrec` wrote times of a clock other than perf's. For Arm SPE, perf writes no time.
             Self {
                 decoder: Some(_), ..
             } => None,
@@ -370,16 +373,16 @@ impl Trace {
     /// Reads all records of a file.
     ///
     /// # Errors
-    /// If it is no perf.data file, or it cannot be read, or compressed trace in it is damaged. What is wrong with its records
-    /// stands in [`problems`](Self::problems).
+    /// If it is no perf.data file, or it cannot be read, or compressed trace in it is damaged. Problems of its records are in
+    /// [`problems`](Self::problems).
     pub fn read<S: Source + ?Sized>(file: &S) -> Result<Self> {
         Self::read_parts(&[file])
     }
 
-    /// Reads the files that one recording went into, in their order.
+    /// Reads the files of one recording, in their order.
     ///
     /// # Errors
-    /// As [`read`](Self::read); or if there is none.
+    /// As [`read`](Self::read); or if `files` is empty.
     pub fn read_parts<S: Source>(files: &[S]) -> Result<Self> {
         let about = |file| About::of(&mut Plain::open(file)?.stream);
         let abouts = files.iter().map(about).collect::<Result<Vec<_>>>()?;
@@ -422,7 +425,7 @@ impl Trace {
         for (number, file) in (0..).zip(files) {
             let mut file = Plain::open(file)?;
             let index = id_index(&mut file.stream)?;
-            // Rings that wrote nothing are rings too. The first event of each writes its trace.
+            // Rings without trace are listed, too. The first event of each ring writes its trace.
             let mut known = BTreeSet::new();
             for &(id, idx, cpu, tid) in &index {
                 let ring = trace.ring(idx);
@@ -449,12 +452,12 @@ impl Trace {
             let offline = ring.cpu.and_then(|cpu| last.offline.get(&cpu));
             ring.loss.offline = offline.copied().unwrap_or(0);
         }
-        trace.add_newcomers(&last.offline);
+        trace.add_hotplugged(&last.offline);
         Ok(trace)
     }
 
-    /// Gives rings to CPUs that were offline at the beginning, for what was lost of them.
-    fn add_newcomers(&mut self, offline: &BTreeMap<u32, u64>) {
+    /// Adds rings for CPUs that were offline at the beginning, to report what was lost of them.
+    fn add_hotplugged(&mut self, offline: &BTreeMap<u32, u64>) {
         let cpus: BTreeSet<_> = self.rings.values().filter_map(|ring| ring.cpu).collect();
         let last = self.rings.keys().next_back();
         let Some(next) = last.map_or(Some(0), |last| last.checked_add(1)) else {
@@ -462,11 +465,11 @@ impl Trace {
         };
         let missed = offline.iter().filter(|(cpu, _)| !cpus.contains(cpu));
         let count = missed.clone().count();
-        if count > NEWCOMERS {
+        if count > HOTPLUGGED {
             self.problems
                 .add(|| format!("the notes name {count} CPUs that have no ring"));
         }
-        for (idx, (cpu, ns)) in (next..=u32::MAX).zip(missed.take(NEWCOMERS)) {
+        for (idx, (cpu, ns)) in (next..=u32::MAX).zip(missed.take(HOTPLUGGED)) {
             let ring = self.ring(idx);
             ring.cpu = Some(*cpu);
             ring.loss.offline = *ns;

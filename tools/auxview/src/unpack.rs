@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The records of a file as they would be had its trace not been compressed: undoes what [`Pack`](crate::pack::Pack) does.
+//! Reads a file as if its trace were not compressed: undoes [`Pack`](crate::pack::Pack).
 
 use std::io::{self, Read, Seek};
 
@@ -12,9 +12,9 @@ use zstd::bulk::Decompressor;
 use crate::error::{Error, Result};
 use crate::source::{Reader, Source};
 
-/// The note of a file whose trace is compressed.
+/// Key of the note in a file whose trace is compressed.
 pub const NOTE: &str = "compressed";
-/// So much plain trace is read at once.
+/// How many bytes of uncompressed trace are read at once.
 const PORTION: usize = 64 << 10;
 /// Length of an AUXTRACE record.
 const AUXTRACE: u64 = 48;
@@ -22,29 +22,29 @@ const AUXTRACE: u64 = 48;
 /// A piece of trace in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Where its record is; if it is compressed, that of its first part.
+    /// File offset of its record; of its first part, if it is compressed.
     pub at: u64,
     /// Its length.
     pub size: u64,
     pub packed: bool,
 }
 
-/// What comes next in a file.
+/// The next item of a file.
 pub(crate) enum Next {
-    /// A record: the last of the stream.
+    /// A record, which is [`Stream::last`] of the stream.
     Record,
-    /// A piece of trace. Of a compressed one the size is that of the parts that are there: a recorder that was killed may not
-    /// have come to its end.
+    /// A piece of trace. The size of a compressed piece is that of the parts in the file: a recorder that was killed may not have written
+    /// all of them.
     Piece(Auxtrace, Place),
 }
 
-/// A file.
+/// A file that is read as if its trace were not compressed.
 pub(crate) struct Plain<'a, S: Source + ?Sized> {
     pub stream: Stream<Reader<'a, S>>,
     unpack: Unpack,
-    /// Of a file whose trace is compressed, where the next record would be in the plain one.
+    /// If the trace is compressed: the offset of the next item in the decompressed file.
     moved: Option<u64>,
-    /// The place, in the plain file, of what came last.
+    /// The offset of the last item in the decompressed file.
     pub at: u64,
 }
 
@@ -69,13 +69,13 @@ impl<'a, S: Source + ?Sized> Plain<'a, S> {
         })
     }
 
-    /// What comes next; [`None`] at the end.
+    /// Reads the next item; [`None`] at the end.
     pub fn next(&mut self) -> Result<Option<Next>> {
         let finished = self.stream.is_finished();
         let record = match self.stream.record() {
             Ok(Some(record)) => record,
             Ok(None) => return Ok(None),
-            // The last one was cut off with the file.
+            // The file was cut off inside the last record.
             Err(e) if self.moved.is_some() && !finished && !is_input(&e) => return Ok(None),
             Err(e) => return Err(e.into()),
         };
@@ -100,7 +100,7 @@ impl<'a, S: Source + ?Sized> Plain<'a, S> {
                 let packed = true;
                 Next::Piece(Auxtrace { size, ..aux }, Place { at, size, packed })
             }
-            // Without it the piece is not whole.
+            // Without this part the piece is incomplete.
             Err(e) if is_part => return Err(Error::failed(e.to_string())),
             _ => Next::Record,
         };
@@ -108,12 +108,12 @@ impl<'a, S: Source + ?Sized> Plain<'a, S> {
         Ok(Some(found))
     }
 
-    /// Reads the parts that follow the first one of a piece; how much they have together. What follows them comes next.
+    /// Reads over all parts of a piece after the first, and returns the size of the piece. The stream continues after it.
     fn parts(&mut self, aux: Auxtrace, first: u64) -> Result<u64> {
         let mut size = first;
         let mut end = self.stream.position();
         loop {
-            // What is wrong with the next record is said when it is its turn.
+            // An invalid record after the piece is reported when it is read as the next item.
             match self.stream.record() {
                 Err(e) if is_input(&e) => return Err(e.into()),
                 Ok(Some(_)) => {}
@@ -131,17 +131,17 @@ impl<'a, S: Source + ?Sized> Plain<'a, S> {
         Ok(size)
     }
 
-    /// The bytes of a piece, in portions; what came behind it comes next.
+    /// Calls `each` with the bytes of a piece, in portions. The stream continues after the piece.
     pub fn bytes(&mut self, place: Place, each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         self.unpack
             .bytes(&mut self.stream, place, 0..place.size, each)
     }
 
-    /// How many zeros end a piece, at most 7.
+    /// Number of zeros at the end of a piece, at most 7.
     pub fn zeros(&mut self, place: Place) -> Result<u8> {
         let mut tail = [1; 8];
         let mut put = |bytes: &[u8]| {
-            // Of what came before, as much stays as there is room for.
+            // Keeps the last 8 bytes of the piece.
             let new = bytes.len().min(tail.len());
             tail.rotate_left(new);
             let at = tail.len() - new;
@@ -149,7 +149,7 @@ impl<'a, S: Source + ?Sized> Plain<'a, S> {
             Ok(())
         };
         if place.packed {
-            // All of it: parts that are damaged are found.
+            // Reads the whole piece, which finds damaged parts.
             self.bytes(place, put)?;
         } else {
             let mut last = [0; 8];
@@ -175,7 +175,7 @@ fn is_packed(section: &Section<'_>) -> bool {
     notes.is_some_and(|notes| notes.is_ok_and(|notes| notes.iter().any(|(key, _)| key == NOTE)))
 }
 
-/// Begins the plain file of one: with the same events, and the features that stand at its beginning.
+/// Begins the decompressed file, with the same events and spare features.
 pub(crate) fn begin<R: Read + Seek, W: io::Write + Seek>(
     stream: &Stream<R>,
     out: W,
@@ -183,7 +183,7 @@ pub(crate) fn begin<R: Read + Seek, W: io::Write + Seek>(
     let front = stream.front()?;
     let mut spare = Features::new();
     for section in front.spare() {
-        // The index is made anew.
+        // The writer makes a new index.
         if section.feature != Feature::AUXTRACE {
             spare.raw(section.feature, section.bytes.to_vec());
         }
@@ -191,7 +191,7 @@ pub(crate) fn begin<R: Read + Seek, W: io::Write + Seek>(
     Ok(Writer::with_spare(out, front.events(), &plain(spare))?)
 }
 
-/// The same features, without what says that the trace is compressed.
+/// The same features, without the note that the trace is compressed.
 pub(crate) fn plain(mut features: Features) -> Features {
     let notes = features.get(Feature::NOTES).map(|notes| notes.notes());
     if let Some(Ok(mut notes)) = notes {
@@ -207,18 +207,18 @@ fn damaged(offset: u64, why: &str) -> Error {
     ))
 }
 
-/// Reads the bytes of pieces, which may be compressed. It takes the memory of a part of [`AuxtraceZstd::MAX`] bytes.
+/// Reads the bytes of pieces, which may be compressed. It needs the memory of one part of [`AuxtraceZstd::MAX`] bytes.
 #[derive(Default)]
 pub(crate) struct Unpack {
     zstd: Option<Decompressor<'static>>,
     portion: Vec<u8>,
-    /// The piece that was read last; a place in the file, and where in the piece that is: of the last part that was read, or
-    /// where reading has come to in a piece that is not compressed.
+    /// The piece that was read last, a file offset, and the matching offset in the piece. These offsets are those of the last part that was
+    /// read; in a piece that is not compressed, those where reading stopped.
     last: Option<(u64, u64, u64)>,
 }
 
 impl Unpack {
-    /// Calls `each` with these bytes of a piece, in portions.
+    /// Calls `each` with the bytes `range` of a piece, in portions.
     pub fn bytes<R: Read + Seek>(
         &mut self,
         stream: &mut Stream<R>,
@@ -256,7 +256,7 @@ impl Unpack {
         range: std::ops::Range<u64>,
         mut each: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        // A reader that asks for one portion after another does not step through all parts each time.
+        // Sequential reads continue at the last part, and do not step through all parts each time.
         let mut at = match self.last {
             Some((piece, part, begin)) if piece == place.at && begin <= range.start => part,
             _ => place.at,
@@ -305,7 +305,7 @@ fn unpack<'a>(
             zstd.insert(new.map_err(|e| Error::failed(format!("cannot decompress: {e}")))?)
         }
     };
-    // What the part may have, and one byte by which a longer one shows.
+    // One byte more than the part should have, to detect a longer one.
     let len = usize::try_from(part.len).unwrap_or(0);
     plain.resize(len + 1, 0);
     match zstd.decompress_to_buffer(part.frame, &mut plain[..]) {

@@ -72,7 +72,7 @@ fn a_line_for_every_record() {
 
     let (status, out, errors) = auxview(&["dump", path.to_str().unwrap()]);
     assert_eq!(status, Some(0), "{errors}");
-    // The places are the writer's business.
+    // The file offsets depend on the writer.
     let lines: Vec<&str> = out
         .lines()
         .map(|line| line.split_once(' ').unwrap().1)

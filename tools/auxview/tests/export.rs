@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 use testdata::program::*;
 
-/// What `script` writes.
+/// Output of `script`.
 #[derive(Clone, Default)]
 struct Text(Rc<RefCell<Vec<u8>>>);
 
@@ -39,7 +39,7 @@ fn options(root: &Path, clock: Clock) -> Options<'_> {
     }
 }
 
-/// Lines of `script`: time, and the name of what begins.
+/// The lines of `script`: time, and the name of the function that begins.
 fn spans(recording: &[u8], root: &Path, clock: Clock) -> Vec<(u64, Option<String>)> {
     let text = Text::default();
     script(recording, &options(root, clock), Box::new(text.clone())).unwrap();
@@ -56,7 +56,7 @@ fn spans(recording: &[u8], root: &Path, clock: Clock) -> Vec<(u64, Option<String
     text.lines().map(line).collect()
 }
 
-/// Each end has a begin, all are ended, and no time is before the last.
+/// Checks that each end has a begin, that all spans end, and that times do not decrease.
 fn assert_balanced(spans: &[(u64, Option<String>)]) {
     let mut depth = 0;
     let mut last = 0;
@@ -102,7 +102,7 @@ fn spans_are_the_calls() {
     }
 }
 
-/// The instructions of the program, one after the other, are the times.
+/// Times count the instructions of the program.
 #[test]
 fn instructions_are_counted() {
     let root = root();
@@ -116,7 +116,7 @@ fn instructions_are_counted() {
     assert_eq!(times, [0, 1, 4, 6, 9, 11, 13, 14, 18, 18, 20, 21, 21, 22]);
 }
 
-/// The clock of the machine makes a step with each of its packets.
+/// The clock of the test machine advances each time that the encoder reads it.
 #[test]
 fn times_are_those_of_packets() {
     let root = root();
@@ -127,7 +127,7 @@ fn times_are_those_of_packets() {
     let spans = spans(&made, root.path(), Clock::Time);
     let first = spans[0].0;
     assert!((1_000_000..1_010_000).contains(&first), "{spans:?}");
-    // An instruction behind the last packet takes a nanosecond.
+    // An instruction after the last packet with a time takes a nanosecond.
     let offsets: Vec<_> = spans[1..7].iter().map(|(time, _)| time - first).collect();
     assert_eq!(offsets, [1, 4, 6, 9, 11, 13]);
     let (handler, name) = &spans[7];
@@ -135,13 +135,13 @@ fn times_are_those_of_packets() {
     assert!((2_000_000..2_010_000).contains(handler), "{spans:?}");
 }
 
-/// Nothing is open where trace is missing, and something stands there.
+/// Where trace is missing, no function is open, and a span shows the gap.
 #[test]
 fn gaps_are_shown() {
     let root = root();
     let config = configs().next().unwrap();
     let second = all_runs(config);
-    // A packet that is none, in the middle of main.
+    // Bytes that are no packet, in the middle of main.
     let mut first = Cpu::new(config);
     first.run(10, &[MAIN, F, F + 1]);
     let bad = [0x02, 0xff];
@@ -157,7 +157,7 @@ fn gaps_are_shown() {
     }
 }
 
-/// A call `f`, again and again: `count` of them.
+/// A program that calls `f` `count` times.
 fn many(count: usize) -> Cpu {
     let mut cpu = Cpu::new(configs().next().unwrap());
     let mut run = Vec::new();
@@ -169,7 +169,7 @@ fn many(count: usize) -> Cpu {
     cpu
 }
 
-/// Each piece begins with what is open, and ends it.
+/// Each file begins with the spans that are open, and ends them.
 #[test]
 fn pieces_open_by_themselves() {
     let root = root();
@@ -207,7 +207,8 @@ fn pieces_open_by_themselves() {
     assert!(error.to_string().contains("65536 at least"), "{error}");
 }
 
-/// Calls of `f` in the part for speedscope, which takes samples one after the other; each file begins and ends outside of everything.
+/// Number of calls of `f` in the part for speedscope, which reads the samples in their order. Each file begins and ends outside of all
+/// calls.
 fn old_spans(file: &Value) -> usize {
     assert_eq!(file["systemHost"]["name"], "Firefox");
     let thread = &file["profile"]["threads"][0];
@@ -220,7 +221,7 @@ fn old_spans(file: &Value) -> usize {
     };
     assert_eq!(name(&samples[0][0]).unwrap(), "main (in prog)");
     assert!(samples.last().unwrap()[0].is_null());
-    // A processed profile has as many samples, but for long ones.
+    // The processed profile has as many samples, unless some are very long.
     let processed = &file["threads"][0]["samples"];
     assert_eq!(
         processed["length"].as_u64().unwrap(),
@@ -238,12 +239,12 @@ fn old_spans(file: &Value) -> usize {
     let times: Vec<_> = samples.iter().map(|row| row[1].as_f64().unwrap()).collect();
     assert!(times.windows(2).all(|pair| pair[0] <= pair[1]));
     let is_f = |row: &&Value| name(&row[0]).as_deref() == Some("f (in prog)");
-    // What was open in the file before begins again, at the time of what is around it.
+    // A call that was open in the file before begins again, at the time of its caller.
     let again = times[0] == times[1] && is_f(&&samples[1]);
     samples.iter().filter(is_f).count() - usize::from(again)
 }
 
-/// As `auxview script | head -n1` ends.
+/// The reader may close the pipe early, as in `auxview script | head -n1`.
 #[test]
 fn who_reads_may_stop() {
     let root = root();
@@ -258,7 +259,7 @@ fn who_reads_may_stop() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // What is written is more than a pipe holds.
+    // The output is longer than a pipe holds.
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -278,7 +279,7 @@ fn nothing_is_refused() {
 }
 
 proptest! {
-    /// Whatever is damaged, spans are balanced and their times grow.
+    /// Damaged trace gives balanced spans, and times that do not decrease.
     #[test]
     fn damage_keeps_the_balance(
         place in 0_usize..400,

@@ -61,7 +61,7 @@ fn a_name_that_is_not_utf8() {
     assert_eq!(folded(&made, root.path()), (want, 0));
 }
 
-/// A thread that is stopped after each instruction, and goes on on the other CPU.
+/// A thread that is stopped after each instruction, and continues on the other CPU.
 #[test]
 fn calls_are_kept_when_the_cpu_changes() {
     let root = root();
@@ -81,7 +81,7 @@ fn calls_are_kept_when_the_cpu_changes() {
     }
 }
 
-/// Where only some code is traced, each visit stands where it was called, as far as that is seen.
+/// If only some code is traced, its instructions are counted where it was called, as far as the trace shows that.
 #[test]
 fn code_that_is_not_traced_is_left_out() {
     let root = root();
@@ -105,7 +105,7 @@ fn code_that_is_not_traced_is_left_out() {
     }
 }
 
-/// After a part that is wrong, the next place to begin is taken.
+/// After a damaged part, following continues at the next place where it can begin.
 #[test]
 fn what_is_wrong_is_said_and_left_out() {
     let root = root();
@@ -117,20 +117,20 @@ fn what_is_wrong_is_said_and_left_out() {
     let (first, count) = folded(&recording(&[all], 1, "/prog", BUILD_ID), root.path());
     assert_eq!((first.as_str(), count), (FOLDED, 0));
 
-    // What is not from the program: a long TNT in front of a bad packet, and text that is not there.
+    // Trace at an address that no record maps.
     let mut stranger = Cpu::new(configs().next().unwrap());
     stranger
         .pt
         .enable(0x1234, Mode::Bits64, &mut stranger.ring)
         .unwrap();
-    // The first byte of a TSC is the last of all.
+    // The last byte of the trace is the first of a TSC.
     let mut cut = all.clone();
     cut.resize(all.len().next_multiple_of(8) + 7, 0);
     cut.push(0x19);
     for (wrong, why) in [
         (
             [stranger.ring.bytes.as_slice(), all].concat(),
-            "no record tells of",
+            "no record describes",
         ),
         ([&all[..40], all].concat(), "packet"),
         ([all.as_slice(), &[0x02, 0xff]].concat(), "no packet"),
@@ -170,7 +170,7 @@ fn names_of_other_files_are_refused() {
         let error = calls(&made, root).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
     }
-    // The way that leads to it from there.
+    // A path that does lead to the file: the root is its own parent.
     let made = recording(&[&cpu.ring.bytes], 1, "/inner/../../prog", BUILD_ID);
     assert!(calls(&made, root.path()).is_ok());
 }

@@ -14,15 +14,15 @@ use perfdata::{
     Flags, IdIndex, IdIndexEntry, Read, SampleId, SampleType, Writer,
 };
 
-/// What a command may have of memory of its own, KiB.
+/// Limit of the private memory of a command, KiB.
 const MEMORY: u64 = 64 << 10;
-/// Trace that takes no place on the disk: what no command looks at, what some do, and what is compressed.
+/// Lengths of trace, which takes no space on the disk: trace that no command reads, trace that some read, and compressed trace.
 const SKIPPED: u64 = 8 << 30;
 const PLAIN: u64 = 256 << 20;
 const PACKED: u64 = 128 << 20;
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
-/// A file that is written where it is not zero.
+/// A sparse file: zeros are not written.
 struct Sparse {
     file: File,
     end: u64,
@@ -104,7 +104,7 @@ fn recording(
         tid: -1,
     };
     out.record(&IdIndex(&[entry]), None).unwrap();
-    // That a flame graph can be asked for.
+    // `report --folded` needs this record.
     let info = AuxtraceInfo {
         kind: 1,
         private: &[42, 0, 1, 0, 1],
@@ -135,7 +135,7 @@ fn recording(
     out.finish(&features).unwrap().flush().unwrap();
 }
 
-/// Where a piece of the one ring is.
+/// A piece of the only ring.
 fn piece(offset: u64, size: u64) -> Auxtrace {
     Auxtrace {
         size,
@@ -174,7 +174,7 @@ fn packed(out: &mut Writer<Sparse>) {
     }
 }
 
-/// Runs a line of shell, in which `auxview` has little memory; its exit status and what it wrote.
+/// Runs a line of shell in which `auxview` has little memory. Returns the exit status and the output.
 fn run(dir: &Path, line: &str) -> (Option<i32>, String) {
     let auxview = env!("CARGO_BIN_EXE_auxview");
     let script = format!("auxview() {{ ulimit -d {MEMORY} && exec {auxview} \"$@\"; }}; {line}");
@@ -198,7 +198,7 @@ fn no_file_is_too_large() {
         plain(out, 0, PLAIN);
     });
     recording(&path("snapshots"), "pattern", "overwrite", PLAIN, |out| {
-        // The second has the same bytes as the first, and as many behind them.
+        // The second snapshot has the bytes of the first, and as many after them.
         plain(out, 0, PLAIN / 2);
         plain(out, 0, PLAIN);
     });
@@ -237,7 +237,7 @@ fn no_file_is_too_large() {
             }
         }
     }
-    // The plain file, and what cannot be read at any place.
+    // The decompressed file, and a pipe, which cannot be read at any offset, give the same output.
     let converted = run(dir.path(), "auxview convert compressed converted");
     assert_eq!(converted, (Some(0), String::new()));
     for command in ["check", "report", "dump"] {

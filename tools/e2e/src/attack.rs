@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The parts of attacks: entries of their tables, victims (events with their rings), and access to control pages.
+//! Building blocks of attacks: entries of their tables, victims (events with their rings), and access to control pages.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ pub struct Attack {
     pub run: fn() -> Result<String>,
 }
 
-/// An entry of a table.
+/// Makes an entry of a table of attacks.
 pub const fn attack(name: &'static str, run: fn() -> Result<String>) -> Attack {
     Attack { name, run }
 }
@@ -47,7 +47,7 @@ pub fn traced(pmu: &str) -> Result<Attr> {
 
     Ok(Attr {
         kind: kind.trim().parse().context("a PMU's type is no number")?,
-        // For `minimal` this is an interval, µs.
+        // For `minimal`, `config` is an interval in µs.
         config: if pmu == "pattern" { FAST } else { 100 },
         sample_period: 1,
         read_format: Read::FORMAT,
@@ -68,7 +68,7 @@ pub fn software(config: u64, period: u64) -> Attr {
     }
 }
 
-/// An event with its rings. They are unmapped before the event is closed, in the order of the fields.
+/// An event with its rings. The fields are dropped in their order: the rings are unmapped before the event is closed.
 pub struct Victim {
     /// Its AUX ring.
     pub aux: Option<Mapping>,
@@ -91,12 +91,12 @@ impl Victim {
         Ok(victim)
     }
 
-    /// The same, for an event of `pattern` on a CPU.
+    /// Does the same for an event of `pattern` on a CPU.
     pub fn on_cpu(cpu: i32, pages: usize) -> Result<Self> {
         Self::open(&traced("pattern")?, -1, cpu, pages)
     }
 
-    /// Maps its rings.
+    /// Maps the event's rings.
     pub fn map(&mut self, pages: usize) -> Result<()> {
         let base = base(&self.event).context("cannot map the data ring")?;
         let aux = aux(&self.event, &base, pages).context("cannot map the AUX ring")?;
@@ -105,20 +105,20 @@ impl Victim {
         Ok(())
     }
 
-    /// `aux_head`.
+    /// Loads `aux_head`.
     pub fn head(&self) -> u64 {
         let base = self.base.as_ref();
         base.map_or(0, |base| get(base, Field::AuxHead))
     }
 
-    /// Sets `aux_tail` to `aux_head`, without reading.
+    /// Sets `aux_tail` to `aux_head`, without reading the trace.
     pub fn release(&self) {
         if let Some(base) = &self.base {
             set(base, Field::AuxTail, get(base, Field::AuxHead));
         }
     }
 
-    /// Sets `data_tail` to `data_head`, without reading.
+    /// Sets `data_tail` to `data_head`, without reading the records.
     pub fn read(&self) {
         if let Some(base) = &self.base {
             set(base, Field::DataTail, get(base, Field::DataHead));
@@ -135,7 +135,7 @@ impl Victim {
         self.base.as_ref().context("no control page")
     }
 
-    /// Enables and disables the event until there is new trace.
+    /// Enables and disables the event repeatedly until `aux_head` moves.
     pub fn traces(&self) -> Result<()> {
         let before = self.head();
         wait_for("trace", || {
@@ -185,7 +185,7 @@ pub fn sleep(ms: u64) {
     thread::sleep(Duration::from_millis(ms));
 }
 
-/// Runs `other` in a thread over and over while `body` runs.
+/// Runs `other` in a thread, over and over, until `body` returns.
 pub fn beside<T>(other: impl Fn(u64) + Sync, body: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -215,7 +215,7 @@ pub fn pinned(what: &str) -> Result<u32> {
     Ok(references)
 }
 
-/// The types of the records in a data ring that was never full.
+/// The types of the records in a data ring that has not wrapped.
 pub fn records(base: &Mapping) -> Vec<u32> {
     let end = get(base, Field::DataHead)
         .min(bytes(DATA_PAGES))
@@ -244,7 +244,7 @@ pub fn random(n: u64) -> u64 {
     (n ^ n >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
-/// Lets this thread run anywhere again.
+/// Lets this thread run on all CPUs again.
 pub fn unpin() -> Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     for cpu in 0..rustix::thread::CpuSet::MAX_CPU {

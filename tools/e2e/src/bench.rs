@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a start and a stop of an event cost, with nothing to commit and with something, and how fast a unit may be.
+//! Measures what a start and a stop of an event cost, with and without bytes to commit, and how fast a unit may be.
 //!
-//! `PERF_EVENT_IOC_PERIOD` on an event that runs is one `stop()` and one `start()` of its PMU, with little around them.
-//! What that little costs, the same call on an event of perf's own tells whose `stop()` and `start()` do next to nothing.
+//! `PERF_EVENT_IOC_PERIOD` on a running event is one `stop()` and one `start()` of its PMU, with little overhead around them. The same call
+//! on an event of a software PMU of perf measures that overhead: its `stop()` and `start()` do next to nothing.
 //!
-//! Units that write to memory by themselves cost the processor nothing: so does that of `pattern` with `dry=1`, which moves
-//! its write pointer and stores nothing. What is left is the driver's: for `direct` a commit, for the others a copy too.
+//! A unit that writes to memory by itself costs the processor nothing. With `dry=1`, the unit of `pattern` costs nothing either: it moves
+//! its write pointer and stores no bytes. So only the driver's cost is measured: a commit for `direct`, a commit and a copy for the other
+//! sinks.
 
 pub mod parallel;
 pub mod recorders;
@@ -78,7 +79,7 @@ const SINKS: [(&str, u32); 3] = [("direct", 0), ("sg", 1), ("flat", 2)];
 /// If the driver cannot be loaded, or an event cannot be opened.
 pub fn run(args: &Args) -> Result<ExitCode> {
     module::load_all()?;
-    // These are about several CPUs.
+    // These measurements are about several CPUs.
     if !matches!(args.what, What::Parallel | What::Windows | What::Starts) {
         pin(0)?;
     }
@@ -99,7 +100,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// An event of `pattern` whose unit stores nothing: what is left is the driver's cost.
+/// The attributes of an event of `pattern` whose unit stores nothing, so that only the driver's cost is measured.
 fn dry(pmu: &str, terms: &str) -> Result<Attr> {
     let pmus = Pmus::at(Path::new("/sys/bus/event_source/devices"));
     let mut attr = pmus.event(&format!("{pmu}/dry=1,{terms}/"))?.attr();
@@ -109,14 +110,14 @@ fn dry(pmu: &str, terms: &str) -> Result<Attr> {
     Ok(attr)
 }
 
-/// For rings from 64 KiB to 16 MiB: one stop and one start, with nothing to commit and with half the ring.
+/// For rings from 64 KiB to 16 MiB: measures one stop and one start, with nothing to commit and with half the ring.
 fn commits() -> Result<()> {
     for (name, sink) in SINKS {
         for pages in [16, 64, 256, 1024, 4096] {
             for share in [0, 2] {
                 let mut calls = Vec::new();
                 let len = bytes(pages) / 2 * share / 2;
-                // Where the bounce memory wraps, it keeps the newest trace.
+                // If the bounce memory wraps, it keeps only the newest trace.
                 let least = if sink == 2 { len.min(1) } else { len };
                 for _ in 0..3 {
                     calls.push(commit(
@@ -135,7 +136,7 @@ fn commits() -> Result<()> {
     Ok(())
 }
 
-/// So much bounce memory that nothing interrupts: half of it is half the ring, and a page.
+/// The terms of a sink whose bounce memory is so large that no interrupt comes: half of it is half the ring, and a page.
 fn sink_terms(sink: u32, pages: usize) -> String {
     match sink {
         0 => "sink=0,".to_owned(),
@@ -144,9 +145,9 @@ fn sink_terms(sink: u32, pages: usize) -> String {
     }
 }
 
-/// The time of one stop and one start of an event with `len` bytes to commit, of which `least` must arrive.
+/// The time of one stop and one start of an event with `len` bytes to commit. At least `least` of them must arrive.
 pub fn commit(pmu: &str, terms: &str, pages: usize, len: u64, least: u64) -> Result<u64> {
-    // Packets of 4 KiB, all of them in one tick, a hundredth of a second after the start; and so all that is generated.
+    // Packets of 4 KiB. One tick, a hundredth of a second after the start, generates all of them; then `limit` is reached.
     let packets = (len / 4096).max(1);
     let rate = packets * 4 * 100;
     let limit = len.max(1);
@@ -160,7 +161,7 @@ pub fn commit(pmu: &str, terms: &str, pages: usize, len: u64, least: u64) -> Res
     probe.until("what is to be committed", |probe| {
         Ok(probe.generated()? >= len)
     })?;
-    // Once without, so that the code is there.
+    // One call before the measurement, as a warm-up.
     let other = Event::open(&software(DUMMY, 1), -1, 0)?;
     other.enable()?;
     other.set_period(1)?;
@@ -178,10 +179,10 @@ pub fn commit(pmu: &str, terms: &str, pages: usize, len: u64, least: u64) -> Res
     Ok(u64::try_from(time.saturating_sub(idle).as_nanos())?)
 }
 
-/// For each sink, the lowest rate at which a reader that does nothing else does not get all that a device would have made.
+/// For each sink, finds the lowest rate at which trace is lost, although the reader does nothing else.
 fn losses() -> Result<()> {
     for (name, sink) in SINKS {
-        // MiB a second; the term takes no more than 16 GiB.
+        // In MiB per second. The term takes at most 16 GiB.
         let (mut good, mut bad) = (16, 16_000);
         while bad - good > good / 32 + 1 {
             let rate = (good + bad) / 2;
@@ -196,12 +197,12 @@ fn losses() -> Result<()> {
     Ok(())
 }
 
-/// Whether something is lost at so many MiB a second. The unit's clock leaves out the ticks for which the processor has no
-/// time; a device's would not, so what it would have generated then is lost too.
+/// Whether trace is lost at a rate of `rate` MiB per second. The unit skips ticks for which the processor has no time. A device would not
+/// skip them, so the bytes of skipped ticks count as lost too.
 fn loses(sink: u32, rate: u64) -> Result<bool> {
     const PAGES: usize = 256;
     const TOTAL: u64 = 16 << 20;
-    // A tick of 64 KiB, or of what 20 us take, which is the shortest that there is. Packets of 4 KiB.
+    // A tick generates 64 KiB, or the bytes of 20 µs if that is more: shorter ticks do not exist. Packets of 4 KiB.
     let burst = (rate * 6 / 1000 + 1).max(16);
     let mut attr = dry(
         "pattern",
@@ -227,7 +228,7 @@ fn loses(sink: u32, rate: u64) -> Result<bool> {
     probe.event.disable()?;
     got += probe.read_trace(u64::MAX)?;
     let would = rate * time * 1024 * 1024 / 1_000_000;
-    // The last read is over some ticks after the last byte.
+    // The last read comes some ticks after the last byte: one sixteenth is the tolerance.
     Ok(got < generated || would > generated + generated / 16)
 }
 
@@ -245,7 +246,8 @@ pub fn toggle(event: &Event, times: u32) -> Result<u128> {
     })
 }
 
-/// The time of one call: the median, as what else the kernel has to do falls into some of them, less what the clock takes.
+/// The time of one call. The kernel's other work disturbs some calls, so this is the median. The time that reading the clock takes is
+/// subtracted.
 fn each(times: u32, call: impl Fn() -> Result<()>) -> Result<u128> {
     let median = |call: &dyn Fn() -> Result<()>| {
         let mut all = Vec::new();

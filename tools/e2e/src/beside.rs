@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `auxrec` beside stock `perf record`, on the same driver, each with the same deterministic run.
+//! Compares `auxrec` with stock `perf record`: both record the same deterministic run of the same driver.
 //!
-//! perf gives an AUX area only to PMUs whose names it knows, on processors that it expects them in. So the guest's processor
-//! says that it is Intel's, and `pattern` is loaded under such a name. Where the two differ stands in a table in
-//! `Documentation/recorder-and-perf.md`; a difference that it does not name fails the case.
+//! perf supports AUX areas only for PMUs whose names it knows, on processors where it expects them. So the guest's processor claims to be
+//! Intel's, and `pattern` is loaded under such a name. A table in `Documentation/recorder-and-perf.md` lists the differences; any other
+//! difference fails the case.
 
 pub mod counting;
 pub mod differences;
@@ -25,11 +25,11 @@ use crate::soft_pt;
 /// The table of differences.
 const DOCUMENT: &str = include_str!("../../../Documentation/recorder-and-perf.md");
 
-/// A case: its name, and what it does, which gives what was seen.
+/// A case: its name, and a function that runs it and returns a note about the result.
 pub struct Case {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// What it does.
+    /// Runs it.
     pub run: fn() -> Result<String>,
 }
 
@@ -62,21 +62,21 @@ pub const CASES: &[Case] = &[
 ];
 
 impl Case {
-    /// Runs it; says what was seen.
+    /// Runs the case. Returns a note about the result.
     pub fn run(&self) -> Result<String> {
         let seen = (self.run)();
-        // Whatever came of it, the next case finds the driver under its own name.
+        // Even if the case failed, the next case needs the driver under its own name.
         module::alias(0)?;
         seen
     }
 }
 
-/// What both record.
+/// What to record, with both recorders.
 struct Run {
-    /// The number that `pattern` takes for a name, and the name.
+    /// The value of `pattern`'s parameter `alias`, and the name that it selects.
     alias: (u8, &'static str),
     terms: &'static str,
-    /// Bytes after which the unit is silent.
+    /// Bytes after which the unit generates nothing more.
     limit: usize,
     /// `-m` for both.
     rings: &'static str,
@@ -93,7 +93,7 @@ const ONE_CPU: Run = Run {
     workload: &["sleep", "--ms", "2500"],
 };
 
-/// Packets of 8 times 24 bytes, and no wrap: perf cuts each piece of such trace to a multiple of 24 bytes.
+/// Packets of 8 times 24 bytes, and a ring that does not wrap: perf cuts each piece of BTS trace to a multiple of 24 bytes.
 const ONE_THREAD: Run = Run {
     alias: (2, "intel_bts"),
     terms: "rate=2048,packet=3,burst=11",
@@ -111,9 +111,9 @@ const WRAPS: Run = Run {
     ..ONE_CPU
 };
 
-/// What a recorder has written.
+/// What one recorder has written.
 struct Recorded {
-    /// The bytes of the AUX area, without what differs from run to run.
+    /// The bytes of the AUX area, with the fields that differ between runs set to 0.
     bytes: Vec<u8>,
     /// Offset, size and flags of each AUX record, as perf prints them.
     aux: Vec<String>,
@@ -149,7 +149,7 @@ fn same(run: &Run) -> Result<String> {
     );
     ensure!(missing == 0, "perf has {missing} bytes less");
     if run.alias.1 == "intel_pt" {
-        // Where a thread is put off its CPU is chance; a CPU's trace is not.
+        // It depends on chance where a thread is scheduled out. The trace of a CPU does not.
         ensure!(
             theirs.aux == ours.aux,
             "AUX records differ: perf {:?}, auxrec {:?}",
@@ -163,8 +163,8 @@ fn same(run: &Run) -> Result<String> {
             ours.places
         );
     }
-    // Both files describe the trace to perf's decoder alike. Under the name `intel_pt`, `pattern` lacks the terms by which auxrec knows
-    // Intel PT.
+    // Both files describe the trace to perf's decoder in the same way. The name `intel_pt` is excluded: `pattern` lacks the terms by which
+    // auxrec recognises Intel PT.
     if run.alias.1 == "intel_bts" {
         ensure!(
             theirs.info.len() == 6 && theirs.info == ours.info,
@@ -198,7 +198,7 @@ fn same(run: &Run) -> Result<String> {
     ))
 }
 
-/// The kinds of records that the table in the document says only one has: `[perf, auxrec]`.
+/// The kinds of records for which the table in the document has these two cells: `[perf, auxrec]`.
 fn named(who: [&str; 2]) -> BTreeSet<&'static str> {
     DOCUMENT
         .lines()
@@ -212,16 +212,16 @@ fn named(who: [&str; 2]) -> BTreeSet<&'static str> {
 
 fn record(run: &Run, program: &str) -> Result<Recorded> {
     let (number, name) = run.alias;
-    // A fresh driver, so that its streams have the same numbers.
+    // The driver is loaded anew, so that its streams have the same numbers.
     module::alias(number)?;
     let file = File::new(program);
     let mut command = Command::new(program);
     command.arg("record").arg("-o").arg(&file.0);
     if program == "perf" {
-        // Build-ids of programs have nothing to do with it, and take long.
+        // Build IDs are not compared, and perf needs much time to collect them.
         command.args(["-N", "-B"]);
     } else {
-        // Woken as perf is: where sessions end shows in the bytes.
+        // auxrec uses perf's default watermark here: the bytes show where transactions end.
         let (_, area) = run.rings.split_once(',').context("no size of the area")?;
         let quarter = area.parse::<usize>()? / 4;
         command.args(["--aux-watermark", &quarter.to_string()]);
@@ -235,7 +235,7 @@ fn record(run: &Run, program: &str) -> Result<Recorded> {
     said(&mut command)?;
 
     let mut dump = Command::new("perf");
-    // Without its decoder, for which this is no trace of a processor.
+    // Without perf's decoder, because `pattern` does not write a processor's trace.
     dump.args(["script", "-D", "--no-itrace", "-i"])
         .arg(&file.0);
     let text = said(&mut dump)?;
@@ -270,8 +270,8 @@ fn record(run: &Run, program: &str) -> Result<Recorded> {
     })
 }
 
-/// The trace of a file with one ring. Every packet is verified, and then lacks what must differ from run to run: its time and
-/// checksum, and of a thread, which goes where the scheduler wants, CPU and session.
+/// The trace of a file with one ring. Verifies every packet, and then sets the fields to 0 that differ between runs: time and checksum. If
+/// the trace is of a thread, CPU and session differ too, because the scheduler moves the thread.
 fn bytes(file: &Path, thread: bool) -> Result<Vec<u8>> {
     let bytes = std::fs::read(file)?;
     let trace = Trace::read(&bytes)?;
@@ -313,7 +313,7 @@ fn bytes(file: &Path, thread: bool) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// A file that goes with the case.
+/// A file that is removed when the case ends.
 struct File(PathBuf);
 
 impl File {
@@ -324,7 +324,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // It may never have been made.
+        // The recorder may not have created it.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -333,7 +333,7 @@ impl Drop for File {
 mod tests {
     use super::*;
 
-    /// `make coverage` has written what each case sees.
+    /// The document must have a row for each case. `make coverage` writes the rows.
     #[test]
     fn the_document_has_each_case() {
         for case in differences::CASES {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The cases.
+//! The table of all cases.
 
 pub mod doctor;
 mod endings;
@@ -31,10 +31,10 @@ use crate::hostile::failing;
 use crate::hostile::limits;
 use crate::hotplug;
 use crate::recorder;
-use crate::recorder::apart;
 use crate::recorder::compress;
 use crate::recorder::live;
 use crate::recorder::share;
+use crate::recorder::split_files;
 use crate::recorder::target;
 use crate::recorder::tasks;
 use crate::recorder::truncate;
@@ -42,23 +42,23 @@ use crate::recording::{event, released, Reader, Recorder, Seen, TraceFile, PAGE}
 use crate::ring;
 use crate::soft_pt;
 
-/// A case: a name, and what to do.
+/// A case: a name, and the code to run.
 pub struct Case {
-    /// What it is about.
+    /// Says what the case tests.
     pub name: &'static str,
     what: What,
 }
 
 enum What {
-    /// Record, check, compare.
+    /// Records, checks the file, and compares it with the expectations.
     Trace(Trace),
-    /// A refusal: arguments of the recorder, its exit status, and what it must say.
+    /// The recorder must refuse: its arguments, its exit status, and words that its message must contain.
     Refused(&'static [&'static str], i32, &'static [&'static str]),
-    /// Something else.
+    /// Any other test.
     Steps(fn(&str) -> Result<String>),
-    /// An attack, after which all must be as before.
+    /// An attack. Afterwards no references may be left, and a recording must be as exact as before.
     Hostile(fn() -> Result<String>),
-    /// With the driver that steps through programs.
+    /// A test with `soft_pt`, the driver that single-steps programs.
     Stepped(fn() -> Result<String>),
 }
 
@@ -88,7 +88,7 @@ pub fn all() -> impl Iterator<Item = Case> {
         .chain(compress::ALL)
         .chain(live::ALL)
         .chain(overwrite::ALL)
-        .chain(apart::ALL)
+        .chain(split_files::ALL)
         .chain(share::ALL)
         .chain(ring::ALL)
         .map(|(name, steps)| Case {
@@ -99,7 +99,7 @@ pub fn all() -> impl Iterator<Item = Case> {
         name,
         what: What::Stepped(run),
     });
-    // At the end: where one of these fails, its guest ends.
+    // These come last: if one of them fails, its guest ends.
     let last = locks::ALL.into_iter().map(|attack| Case {
         name: attack.name,
         what: What::Hostile(attack.run),
@@ -112,12 +112,13 @@ pub fn all() -> impl Iterator<Item = Case> {
         .chain(last)
 }
 
-/// What users do, and what goes wrong then.
+/// Usual recordings, their errors and their refusals.
 const USUAL: [Case; 39] = [
     trace(
         "ring of 2 pages",
         Trace {
-            // Straight into the ring, a page of two is all that the unit may fill before the reader comes.
+            // A unit that writes straight into a ring of two pages can fill only one of them before the reader comes. So the trace is
+            // bounced.
             terms: "rate=64,sink=1",
             ring: 2,
             wraps: 3,
@@ -143,14 +144,14 @@ const USUAL: [Case; 39] = [
     trace(
         "sessions that are padded",
         Trace {
-            // No packets of 192 bytes end at a page, at which each session begins.
+            // Each transaction begins at a page boundary, and packets of 192 bytes do not end at one.
             terms: "rate=512,packet=3,align=12",
             ..TRACE
         },
     ),
     trace(
         "slow reader, ring of 2 pages",
-        // Of two pages the unit gets one at a time.
+        // The unit gets one of the two pages at a time.
         Trace {
             ring: 2,
             reader: Reader::Slow,
@@ -399,7 +400,7 @@ const fn refused(
 }
 
 impl Case {
-    /// Runs it; says what was seen.
+    /// Runs the case. Returns a note about the result.
     pub fn run(&self) -> Result<String> {
         match &self.what {
             What::Trace(trace) => trace.run(self.name),

@@ -22,7 +22,7 @@ use crate::ktap::Skip;
 use crate::module;
 use crate::wait::{wait_for, PATIENCE};
 
-/// The cases.
+/// The cases for each guest.
 pub const ALL: [Attack; 6] = [
     attack("device: DMA into the AUX area", dma),
     attack("device: DMA into coherent bounce memory", bounce),
@@ -32,7 +32,7 @@ pub const ALL: [Attack; 6] = [
     attack("device: removed while it is traced", removed),
 ];
 
-/// Those for a guest whose device is behind an IOMMU, and can be unplugged.
+/// The cases for a guest whose device is behind an IOMMU and can be unplugged.
 pub const IOMMU: [Attack; 5] = [
     attack("device, IOMMU: DMA into the AUX area", || translated(dma)),
     attack("device, IOMMU: DMA into coherent bounce memory", || {
@@ -49,7 +49,7 @@ pub const IOMMU: [Attack; 5] = [
     }),
 ];
 
-/// Those for a guest where swiotlb bounces all DMA.
+/// The cases for a guest where swiotlb bounces all DMA.
 pub const SWIOTLB: [Attack; 1] = [attack(
     "device, swiotlb: an AUX area that would be bounced is refused",
     bounced,
@@ -68,11 +68,11 @@ pub enum Machine {
     TraceUnitIommu,
 }
 
-/// A case, and what it is called here.
+/// A case: its name in this guest, and a function that runs it.
 pub type Named = (String, Box<dyn Fn() -> Result<String>>);
 
 impl Machine {
-    /// The cases for it.
+    /// The cases for a guest with this device.
     pub fn cases(self) -> Vec<Named> {
         let named = |cases: &'static [Attack]| {
             let named =
@@ -92,24 +92,24 @@ const fn attack(name: &'static str, run: fn() -> Result<String>) -> Attack {
     Attack { name, run }
 }
 
-/// The module.
+/// The driver's module.
 const MODULE: &str = "edu_trace";
 
-/// The PMU.
+/// The PMU's directory in sysfs.
 const PMU: &str = "/sys/bus/event_source/devices/edu";
 
-/// Its driver.
+/// The driver's directory in sysfs.
 const DRIVER: &str = "/sys/bus/pci/drivers/edu_trace";
 
-/// Pages of an AUX area.
+/// The default number of pages of an AUX area.
 const PAGES: usize = 4;
 
-/// The byte at a position of the AUX area.
+/// The byte that the device writes at a position of the AUX area.
 fn byte(pos: usize) -> u8 {
     u8::try_from(pos % 4096 % 251).unwrap_or(0)
 }
 
-/// Does something with the driver loaded, if the guest has the device.
+/// Calls `what` with the driver loaded. Skips the case if the kernel lacks the driver.
 pub fn with<T>(what: impl FnOnce() -> Result<T>) -> Result<T> {
     if !Path::new("/modules/edu_trace.ko").exists() {
         bail!(Skip("this kernel has no message-signalled interrupts"));
@@ -120,7 +120,7 @@ pub fn with<T>(what: impl FnOnce() -> Result<T>) -> Result<T> {
     })
 }
 
-/// A number in a file of the PMU's.
+/// Reads a number from a file of the PMU in sysfs.
 pub fn number(name: &str) -> Result<u32> {
     let path = format!("{PMU}/{name}");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -134,7 +134,7 @@ pub struct Traced {
     victim: Victim,
     /// Bytes of its AUX area.
     size: usize,
-    /// The first byte that was not looked at.
+    /// The position of the first byte that was not checked.
     next: u64,
 }
 
@@ -143,7 +143,7 @@ impl Traced {
         Self::with(0, PAGES)
     }
 
-    /// One with these terms and an AUX area of so many pages, on the CPU that the PMU's events live on.
+    /// Opens an event with this `config` and an AUX area of `pages` pages, on the CPU of the PMU's `cpumask`.
     pub fn with(config: u64, pages: usize) -> Result<Self> {
         let attr = Attr {
             kind: number("type")?,
@@ -168,7 +168,7 @@ impl Traced {
         })
     }
 
-    /// Looks at the new bytes, and releases them.
+    /// Checks the new bytes, and releases them.
     fn look(&mut self) -> Result<()> {
         let head = self.victim.head();
         let area = self.victim.aux.as_ref().context("not mapped")?;
@@ -191,12 +191,12 @@ impl Traced {
         Ok(())
     }
 
-    /// Until so many more bytes are there, and right. A full area has disabled the event.
+    /// Waits until the device has written `bytes` more bytes, and checks them. Enables the event again and again: a full area disables it.
     pub fn more(&mut self, bytes: u64) -> Result<()> {
         self.until(bytes, true)
     }
 
-    /// As [`Self::more`], but does not enable the event.
+    /// Like [`Self::more`], but does not enable the event.
     pub fn goes_on(&mut self, bytes: u64) -> Result<()> {
         self.until(bytes, false)
     }
@@ -214,7 +214,7 @@ impl Traced {
         })
     }
 
-    /// What the device has written, which is what was recorded.
+    /// Disables the event. The recorded bytes must be as many as the device has written; returns their number.
     pub fn ends(&mut self) -> Result<u64> {
         self.victim.event.disable()?;
         self.look()?;
@@ -229,14 +229,14 @@ impl Traced {
     }
 }
 
-/// All bytes are those that the device wrote, also after the area was full.
+/// Checks that the AUX area has the bytes that the device wrote, also after the area was full.
 fn dma() -> Result<String> {
     with(|| {
         let mut traced = Traced::open()?;
         traced.more(3 * 16384)?;
         let all = traced.ends()?;
 
-        // No reader: the area gets full. The next bytes go where the reader has released it.
+        // Nothing reads, so the area gets full. Then the reader releases space, and the device continues there.
         traced.victim.event.enable()?;
         sleep(1000);
         let full = traced.victim.head() - traced.next;
@@ -250,7 +250,7 @@ fn dma() -> Result<String> {
     })
 }
 
-/// What the device wrote to memory of its own is copied, and right.
+/// Checks the trace that the device writes to bounce memory and the driver copies.
 fn bounce() -> Result<String> {
     with(|| {
         let mut traced = Traced::with(1, PAGES)?;
@@ -259,14 +259,14 @@ fn bounce() -> Result<String> {
     })
 }
 
-/// The event is stopped at any time of a transfer.
+/// Stops the event at various times of a transfer.
 fn stops() -> Result<String> {
     with(|| {
         const TIMES: u64 = 40;
         let mut traced = Traced::open()?;
         for n in 0..TIMES {
             traced.victim.event.enable()?;
-            // A transfer takes 100.
+            // A transfer takes 100 ms.
             sleep(random(n) % 130);
             traced.ends()?;
         }
@@ -286,7 +286,7 @@ fn interrupts() -> Result<(String, Vec<u64>)> {
     ))
 }
 
-/// Where the CPUs that serve the interrupt stand, and can be chosen.
+/// The file that shows and sets the CPUs that serve the interrupt.
 fn affinity_path() -> Result<String> {
     let (number, _) = interrupts()?;
     Ok(format!("/proc/irq/{number}/smp_affinity_list"))
@@ -299,7 +299,7 @@ pub fn affinity() -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// The interrupt comes on a CPU that the event does not live on.
+/// The interrupt arrives on a CPU that is not the event's.
 fn forwarded() -> Result<String> {
     with(|| {
         let mut traced = Traced::open()?;
@@ -326,7 +326,7 @@ fn forwarded() -> Result<String> {
     })
 }
 
-/// The device in sysfs, by its address.
+/// The device's directory in sysfs, and its PCI address.
 fn device() -> Result<(PathBuf, String)> {
     for entry in fs::read_dir(DRIVER).with_context(|| format!("cannot read {DRIVER}"))? {
         let name = entry?.file_name().to_string_lossy().into_owned();
@@ -342,7 +342,7 @@ fn write(path: impl AsRef<Path>, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write to {}", path.display()))
 }
 
-/// The device goes while it is traced, three times; each time another event finds it when it is back.
+/// Removes the device while it is traced, and brings it back, three times. Each time, a new event traces the device afterwards.
 fn goes(
     away: impl Fn(&Path, &str) -> Result<()>,
     back: impl Fn(&str) -> Result<()>,
@@ -358,7 +358,7 @@ fn goes(
         let (path, name) = device()?;
         away(&path, &name)?;
         ensure!(!Path::new(PMU).exists(), "the PMU is still there");
-        // The transaction was closed: what it wrote is there, and right.
+        // The removal has ended the transaction: its trace must be there, and right.
         traced.look()?;
         bytes += traced.next;
         let head = traced.next;
@@ -369,7 +369,7 @@ fn goes(
             "trace of a device that is gone"
         );
         set(control, Field::AuxTail, head);
-        // Its AUX area holds the module.
+        // The AUX area holds a reference to the module.
         ensure!(
             module::unload(MODULE).is_err(),
             "the module goes with an AUX area alive"
@@ -401,7 +401,7 @@ fn removed() -> Result<String> {
     })
 }
 
-/// What the kernel has said.
+/// The kernel's log.
 pub fn messages() -> Result<String> {
     let output = Command::new("dmesg")
         .output()
@@ -409,12 +409,12 @@ pub fn messages() -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Does something where an IOMMU translates what the device writes, and finds no fault.
+/// Calls `what` on a device behind an IOMMU. The IOMMU must report no fault.
 fn translated(what: fn() -> Result<String>) -> Result<String> {
     without_faults(|| with(|| Ok(device()?.0)), what)
 }
 
-/// Does something where an IOMMU translates what this device in sysfs writes, and finds no fault.
+/// Calls `what` where an IOMMU translates the DMA of `device`, a directory in sysfs. The IOMMU must report no fault.
 pub fn without_faults(
     device: impl FnOnce() -> Result<PathBuf>,
     what: impl Fn() -> Result<String>,
@@ -439,7 +439,7 @@ pub fn without_faults(
     Ok(format!("{said}; domain {}", domain.trim()))
 }
 
-/// QEMU's monitor, on a port of the guest's.
+/// A connection to QEMU's monitor, through a virtio port of the guest.
 struct Monitor {
     port: File,
     asked: u32,
@@ -456,7 +456,7 @@ impl Monitor {
                 let port = File::options().read(true).write(true).open(&path);
                 let port = port.with_context(|| format!("cannot open {}", path.display()))?;
                 let mut this = Self { port, asked: 0 };
-                // Again each time that the port is opened: then it is refused.
+                // QEMU refuses this command if an earlier user of the port has negotiated already.
                 let _ = this.ask("\"execute\": \"qmp_capabilities\"");
                 return Ok(this);
             }
@@ -464,14 +464,14 @@ impl Monitor {
         bail!(Skip("this guest has no port to QEMU's monitor"));
     }
 
-    /// Has QEMU do something.
+    /// Sends a command to QEMU and waits for the response.
     fn ask(&mut self, what: &str) -> Result<()> {
         self.asked += 1;
         let id = format!("\"id\": {}", self.asked);
         writeln!(self.port, "{{{what}, {id}}}").context("cannot ask QEMU")?;
         let end = Instant::now() + PATIENCE;
         let mut answer = String::new();
-        // Between events.
+        // Events may come before and after the response.
         while !answer.lines().any(|line| line.contains(&id)) {
             ensure!(Instant::now() < end, "QEMU does not answer: {answer}");
             let time = Timespec {
@@ -499,13 +499,13 @@ fn wait_until_gone() -> Result<()> {
     wait_for("unregistering", || Ok(!Path::new(PMU).exists()))
 }
 
-/// Waits until the PMU takes events: its directory comes before (`perf_pmu_register()` in `kernel/events/core.c`).
+/// Waits until the PMU accepts events: `perf_pmu_register()` in `kernel/events/core.c` creates its directory earlier.
 fn wait_until_there() -> Result<()> {
     wait_for("registering", || {
         Ok(Path::new(PMU).exists()
             && match Traced::open() {
                 Ok(_) => true,
-                // Another error is for the case to tell.
+                // Any other error must be reported by the case.
                 Err(error) => errno(&error) != Some(Errno::NOENT),
             })
     })
@@ -516,7 +516,7 @@ fn errno(error: &anyhow::Error) -> Option<Errno> {
     Errno::from_io_error(error.downcast_ref()?)
 }
 
-/// QEMU unplugs the device, and plugs another one in.
+/// QEMU unplugs the device, and plugs in another one.
 fn unplugged() -> Result<String> {
     let slots = fs::read_dir("/sys/bus/pci/slots").map_or(0, Iterator::count);
     if slots == 0 {
@@ -533,7 +533,7 @@ fn unplugged() -> Result<String> {
             |_| {
                 let end = Instant::now() + PATIENCE;
                 let mut monitor = Monitor::open()?;
-                // Until the one before is gone.
+                // QEMU refuses the id until it has removed the old device.
                 while let Err(error) = monitor.ask(
                     "\"execute\": \"device_add\", \"arguments\": {\"driver\": \"edu\", \"id\": \"edu\", \"bus\": \"root1\", \"dma_mask\": 4294967295}",
                 ) {
@@ -546,7 +546,7 @@ fn unplugged() -> Result<String> {
     })
 }
 
-/// perf is told ENOMEM, as for every error of `setup_aux()`, and the kernel's log says why. Coherent memory is not bounced.
+/// perf returns ENOMEM for every error of `setup_aux()`, and the kernel's log has the cause. Coherent memory is not bounced.
 fn bounced() -> Result<String> {
     const SENTENCE: &str = "cannot map an AUX area for DMA: the device does not reach its memory";
     if !Path::new("/sys/kernel/debug/swiotlb").exists() {

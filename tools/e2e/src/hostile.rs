@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A hostile user: what no recorder does, and any program may.
+//! A hostile user: calls that no recorder makes, but that any program may make.
 //!
-//! Each attack is bounded in time, and ends with everything closed. Then the runner checks that no reference to the driver is
-//! left, and that a recording is as exact as before; the kernel's console is looked through when the guest has ended.
+//! Each attack takes a bounded time, and closes all that it has opened. Then the runner checks that no reference to the driver is left, and
+//! that a recording is as exact as before. After the guest has ended, its console is searched for warnings.
 //!
-//! Those that are about one thing each have a file of their own.
+//! Larger attacks are in the submodules.
 
 pub mod children;
 pub mod control;
@@ -70,7 +70,7 @@ fn unmap() -> Result<String> {
                 drop(victim.aux.take());
                 drop(victim.base.take());
             }
-            // And with the event closed first.
+            // Here the event is closed first.
             _ => {
                 let Victim { aux, base, event } = victim;
                 drop(event);
@@ -81,7 +81,7 @@ fn unmap() -> Result<String> {
             }
         }
         sleep(n % 3);
-        // It was disabled by perf, or runs without a ring; then it gets another.
+        // perf has disabled the event, or it runs without a ring. It gets another ring.
         victim.event.enable()?;
         drop((victim.aux.take(), victim.base.take()));
         victim.map(8).context("after all was unmapped")?;
@@ -119,15 +119,15 @@ fn open_close() -> Result<String> {
             if opened == TIMES || Instant::now() > end {
                 break;
             }
-            // Every third time the other CPU's, so that the two meet.
+            // Every third event is on the other CPU, so that the two threads collide.
             let at = if n % 3 == 0 { 1 - cpu } else { cpu };
-            // All sinks; straight into the ring takes two pages of it.
+            // All sinks are used. A unit that writes straight into the ring needs two pages.
             let config1 = if n % 4 == 0 { 1 } else { n % 3 };
             let attr = Attr {
                 config1,
                 ..traced("pattern")?
             };
-            // perf lets one event of an exclusive PMU onto a CPU.
+            // perf allows one event of an exclusive PMU per CPU.
             let event = match Event::open(&attr, -1, at) {
                 Ok(event) => event,
                 Err(error) if error.kind() == ErrorKind::ResourceBusy => {
@@ -187,7 +187,7 @@ fn wrong_mappings() -> Result<String> {
     wrong("a data ring of 3 pages", 0, 4 * page)?;
     wrong("nothing", 0, 0)?;
     let control = base(&event)?;
-    // What the control page says, and what is mapped.
+    // Each row: a name, `aux_offset` and `aux_size` in the control page, and the offset and pages of the mapping.
     let table = [
         ("an AUX ring at no place", 0, 0, offset(), 4),
         (
@@ -214,7 +214,7 @@ fn wrong_mappings() -> Result<String> {
         ),
         ("an AUX ring at the end of all", !0xfff, bytes(4), !0xfff, 4),
         ("a huge AUX ring", offset(), 1 << 40, offset(), 1 << 28),
-        // The driver's own limit is checked below; this is a ring of half a page.
+        // Half a page.
         (
             "an AUX ring of no page",
             offset(),

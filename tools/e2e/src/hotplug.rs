@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A CPU that goes and comes back while it is recorded.
+//! A CPU goes offline and comes online again while it is recorded.
 
 use std::path::Path;
 use std::process::Command;
@@ -29,17 +29,17 @@ use crate::stream;
 use crate::wait::wait_for;
 use crate::workload::pin;
 
-/// The cases, by their names.
+/// The cases, with their names.
 pub const ALL: [(&str, Steps); 3] = [
     ("a CPU goes and comes back", cpu),
     ("a CPU goes and comes back, a task stays", task),
     ("a CPU comes that was offline at first", newcomer),
 ];
 
-/// Where CPU 1 is taken offline.
+/// The file that takes CPU 1 offline and online.
 pub const ONLINE: &str = "/sys/devices/system/cpu/cpu1/online";
 
-/// Takes CPU 1 online, or offline.
+/// Takes CPU 1 online or offline.
 pub fn switch(on: bool) -> Result<()> {
     std::fs::write(ONLINE, if on { "1" } else { "0" }).with_context(|| {
         format!(
@@ -49,7 +49,7 @@ pub fn switch(on: bool) -> Result<()> {
     })
 }
 
-/// Has CPU 1 go and come back twice while a recorder writes; each time `grows` waits for trace.
+/// Takes CPU 1 offline and online again twice during a recording. Before the first and after each change, `grows` waits for trace.
 fn recorded(
     file: &TraceFile,
     arguments: &[String],
@@ -63,15 +63,15 @@ fn recorded(
     for on in [false, true, false, true] {
         outcome = outcome.and_then(|()| switch(on)).and_then(|()| grows(on));
     }
-    // Whatever came of it: the next case finds two CPUs.
+    // Even if the case failed, the next case needs two CPUs.
     switch(true)?;
     outcome?;
     end(recorder)
 }
 
-/// Bytes of trace of a CPU that are in a file until now.
+/// Bytes of trace of a CPU in a file so far.
 pub fn of_cpu(file: &TraceFile, cpu: u32) -> Result<u64> {
-    // It may not have been begun.
+    // The recorder may not have created the file yet.
     let bytes = std::fs::read(file.path()).unwrap_or_default();
     let Ok(trace) = Trace::read(&bytes) else {
         return Ok(0);
@@ -81,14 +81,14 @@ pub fn of_cpu(file: &TraceFile, cpu: u32) -> Result<u64> {
     Ok(ring.map_or(0, |ring| ring.loss.read))
 }
 
-/// The kernel takes a CPU's events off when it goes, and does not put them on again: the recorder does, and tells of the time
-/// between.
+/// The kernel removes a CPU's events when the CPU goes offline, and does not open them again. The recorder opens new events, and reports
+/// the untraced time between.
 fn cpu(name: &str) -> Result<String> {
     let mut out = String::new();
     for threads in ["1", "2"] {
         let file = TraceFile::new(name);
         let arguments = with("rate=512,packet=3", 16, &["-a", "--threads", threads]);
-        // Of the CPU that came back, if it did.
+        // Waits for trace of CPU 1 while it is online, otherwise of CPU 0.
         let ended = recorded(&file, &arguments, |on| {
             let cpu = u32::from(on);
             let before = of_cpu(&file, cpu)?;
@@ -113,7 +113,7 @@ fn cpu(name: &str) -> Result<String> {
             offline == [false, true],
             "the file does not say which CPU went"
         );
-        // Each time another event wrote it.
+        // A new event, and so a new stream, each time that the CPU came online.
         let contents = findings.contents.iter();
         let streams: Vec<_> = contents
             .map(|content| content.map_or(0, |content| content.streams))
@@ -125,7 +125,7 @@ fn cpu(name: &str) -> Result<String> {
     Ok(out)
 }
 
-/// A task's events go where it goes: of that nothing is lost.
+/// A task's events follow the task to another CPU, so nothing is lost.
 fn task(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
     let mut target = Command::new("auxe2e")
@@ -133,7 +133,7 @@ fn task(name: &str) -> Result<String> {
         .spawn()
         .context("cannot start a process to attach to")?;
     let pid = i32::try_from(target.id()).ok().and_then(Pid::from_raw);
-    // On CPU 1 until that goes.
+    // The task runs on CPU 1 until that goes offline.
     let mut cpus = CpuSet::new();
     cpus.set(1);
     let arguments = with("rate=512,packet=3", 16, &["-p", &target.id().to_string()]);
@@ -141,7 +141,7 @@ fn task(name: &str) -> Result<String> {
         .context("cannot move a process")
         .and_then(|()| {
             recorded(&file, &arguments, |_| {
-                // At first nothing may have been begun.
+                // At first, the file may not exist.
                 let before = trace_in(file.path()).unwrap_or_default();
                 wait_for_trace(file.path(), before + 4 * 16 * PAGE)
             })
@@ -160,7 +160,7 @@ fn task(name: &str) -> Result<String> {
     Ok(seen.to_string())
 }
 
-/// A CPU for which there are no rings: that is a loss, of which recorder and file tell.
+/// A CPU comes online that has no ring. That is a loss, which recorder and file must report.
 fn newcomer(name: &str) -> Result<String> {
     if !Path::new(ONLINE).exists() {
         bail!(Skip("this kernel cannot take CPU 1 offline"));
@@ -179,14 +179,14 @@ fn newcomer(name: &str) -> Result<String> {
         arguments.extend(target);
         switch(false)?;
         let recorder = Recorder::start(file.path(), &with("rate=512", 16, &arguments));
-        // It is looked for four times a second.
+        // The recorder checks for such CPUs four times a second.
         let outcome = recorder.and_then(|recorder| {
             wait_for_trace(file.path(), 16 * PAGE)?;
             switch(true)?;
             thread::sleep(Duration::from_millis(600));
             Ok(recorder)
         });
-        // Whatever came of it: the next case finds two CPUs.
+        // Even if the case failed, the next case needs two CPUs.
         switch(true)?;
         let ended = end(outcome?)?;
         let told = std::fs::read_to_string(&json)?;
@@ -198,12 +198,12 @@ fn newcomer(name: &str) -> Result<String> {
         let rings: Vec<_> = rings
             .map(|ring| (ring.name.as_str(), ring.loss.offline != 0))
             .collect();
-        // Of CPUs that were named others are none of the recorder's business.
+        // If the user has named CPUs, the recorder ignores the other ones.
         let (wanted, comes): (&[_], _) = match target {
             ["-C", ..] => (&[("CPU 0", false)], false),
             _ => (&[("CPU 0", false), ("CPU 1", true)], true),
         };
-        // A recorder that got little time may have found an area full.
+        // A recorder that got little processor time may have found an area full.
         let lost = comes || seen.truncations > 0;
         let said = |what: &str| ended.errors.contains(what);
         ensure!(
@@ -223,14 +223,14 @@ fn newcomer(name: &str) -> Result<String> {
     Ok(out)
 }
 
-/// What has no recorder.
+/// The cases that need no recorder.
 pub const ATTACKS: [Attack; 3] = [
     attack("CPU offline that fails and is rolled back", rolled_back),
     attack("CPU offline moves the events of a unit for all CPUs", moved),
     attack("soft_pt: aux_head while a CPU goes and comes back", heads),
 ];
 
-/// The events of a unit that all CPUs share move with it when their CPU goes, and their trace goes on without `PERF_EVENT_IOC_ENABLE`.
+/// The events of a unit that all CPUs share migrate when their CPU goes offline. Tracing continues without `PERF_EVENT_IOC_ENABLE`.
 fn moved() -> Result<String> {
     const TIMES: u64 = 3;
     if !Path::new(ONLINE).exists() {
@@ -238,14 +238,14 @@ fn moved() -> Result<String> {
     }
     let mut bytes = 0;
     for n in 0..TIMES {
-        // The unit's events live where the PMU was registered, at first. CPU 0 does not go.
+        // The unit's events are at first on the CPU where the PMU was registered. CPU 0 cannot go offline, so CPU 1 registers it.
         pin(1)?;
         let outcome = device::with(|| {
             unpin()?;
             one_move(n)
         });
         unpin()?;
-        // Whatever came of it: the next case finds two CPUs.
+        // Even if the case failed, the next case needs two CPUs.
         switch(true)?;
         bytes += outcome?;
     }
@@ -264,7 +264,7 @@ fn one_move(n: u64) -> Result<u64> {
         Ok(())
     };
     lives_on(1)?;
-    // Large beside what the device writes during a teardown: a full area would turn the event off.
+    // The area is larger than the trace that comes during a teardown: a full area would disable the event.
     let mut traced = device::Traced::with(0, 128)?;
     traced.more(4096)?;
     // In the middle of a transfer, which takes 100 ms.
@@ -280,13 +280,13 @@ fn one_move(n: u64) -> Result<u64> {
     traced.ends()
 }
 
-/// Where the next step of CPU 1's teardown is made to fail, by its number.
+/// The number of a hotplug state that is written here makes that step of CPU 1's teardown fail.
 const FAIL: &str = "/sys/devices/system/cpu/cpu1/hotplug/fail";
 
-/// The steps that there are, lowest first, which is last in a teardown.
+/// The hotplug states, lowest first. A teardown runs them in reverse order.
 const STATES: &str = "/sys/devices/system/cpu/hotplug/states";
 
-/// The number of a step.
+/// The number of a hotplug state.
 fn step(states: &str, name: &str) -> Result<u32> {
     let mut lines = states.lines().filter_map(|line| line.split_once(':'));
     let found = lines.find(|(_, found)| found.trim() == name);
@@ -297,8 +297,8 @@ fn step(states: &str, name: &str) -> Result<u32> {
         .context("a step's number is no number")
 }
 
-/// A teardown that fails after the framework's is rolled back: what it stopped must run again by itself, as far as perf is
-/// concerned the event was on all the time.
+/// A teardown that fails after the framework's callback is rolled back. The framework must restart the events that it stopped: for perf
+/// they were active all the time.
 fn rolled_back() -> Result<String> {
     if !Path::new(FAIL).exists() {
         bail!(Skip("this kernel cannot make a CPU's teardown fail"));
@@ -315,16 +315,16 @@ fn rolled_back() -> Result<String> {
 fn rolled_back_of(pmu: &str) -> Result<String> {
     const TIMES: u32 = 3;
     let states = std::fs::read_to_string(STATES).context("cannot read the steps of hotplug")?;
-    // After the framework's, which is a dynamic one, and before perf's own.
+    // The failing step comes after the framework's dynamic state and before perf's own, in the order of a teardown.
     let failing = step(&states, "workqueue:online")?;
     ensure!(
         failing > step(&states, "perf:online")?,
         "the steps have another order"
     );
 
-    // Each way to trace that perf thinks is on: into a ring, and without one.
+    // An event that perf regards as active throughout the rollback.
     let mut attr = traced(pmu)?;
-    // Slow compared with the area, which has no reader during a teardown: a full one would turn the event off.
+    // Slow enough that the area does not get full during a teardown, in which nothing reads it: a full area would disable the event.
     attr.config = if pmu == "pattern" { 64 } else { 1000 };
     attr.aux_watermark = 4096;
     let mut probe = Probe::open(&attr, -1, 1, 64, false)?;
@@ -369,7 +369,7 @@ fn lost(pmu: &str) -> Result<u64> {
     names.into_iter().map(|name| counter(pmu, name)).sum()
 }
 
-/// Waits for trace, and never enables the event.
+/// Waits for trace without enabling the event.
 fn grows(probe: &mut Probe) -> Result<()> {
     let head = probe.head();
     wait_for("trace", || {
@@ -379,15 +379,15 @@ fn grows(probe: &mut Probe) -> Result<()> {
     })
 }
 
-/// A task's event while its CPU goes and comes back, over and over: whenever it is off, its records account for all that
-/// `aux_head` says.
+/// Traces a task while its CPU goes offline and comes back, repeatedly. Whenever the event is disabled, the sum of its AUX records must
+/// equal `aux_head`.
 fn heads() -> Result<String> {
     if !Path::new(ONLINE).exists() {
         bail!(Skip("this kernel cannot take CPU 1 offline"));
     }
     soft_pt::run(|| {
         let outcome = head_and_records();
-        // Whatever came of it: the next case finds two CPUs.
+        // Even if the case failed, the next case needs two CPUs.
         switch(true)?;
         outcome
     })
@@ -411,7 +411,7 @@ fn head_and_records() -> Result<String> {
 }
 
 fn one_head(pid: i32, n: u32) -> Result<u64> {
-    // Wherever the task is, or on that CPU only.
+    // The event is for all CPUs, or for CPU 1 only.
     let cpu = if n % 2 == 0 { -1 } else { 1 };
     let mut cpus = CpuSet::new();
     cpus.set(1);
@@ -431,7 +431,7 @@ fn one_head(pid: i32, n: u32) -> Result<u64> {
     Ok(probe.head())
 }
 
-/// Events of a CPU that goes, and of a task on it.
+/// Takes a CPU offline with an event of the CPU and an event of a task on it.
 pub fn offline() -> Result<String> {
     const TIMES: u32 = 4;
     if !Path::new(ONLINE).exists() {
@@ -443,7 +443,7 @@ pub fn offline() -> Result<String> {
         let victim = Victim::on_cpu(1, 8)?;
         victim.traces()?;
         victim.event.enable()?;
-        // One that is with a task, wherever that goes.
+        // This event belongs to the task, on this CPU.
         let task = Victim::open(
             &Attr {
                 config: 512,

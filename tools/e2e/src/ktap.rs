@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The results as KTAP, a line at a time, so that a guest that dies has said how far it came.
+//! Reports the results as KTAP, line by line: if the guest dies, the report shows how far it got.
 
 use std::fmt::{self, Display};
 use std::io::Write;
@@ -19,14 +19,14 @@ impl Report {
         Self { done: 0, failed: 0 }
     }
 
-    /// A case that passed; `note` says what was seen.
+    /// Reports a case that passed; `note` describes the result.
     pub fn pass(&mut self, name: &str, note: &str) {
         self.done += 1;
         say(format_args!("# {note}"));
         say(format_args!("ok {} {name}", self.done));
     }
 
-    /// A case that failed, and why.
+    /// Reports a case that failed, and why.
     pub fn fail(&mut self, name: &str, reason: &str) {
         self.done += 1;
         self.failed += 1;
@@ -36,26 +36,26 @@ impl Report {
         say(format_args!("not ok {} {name}", self.done));
     }
 
-    /// A case that cannot be run here, and why.
+    /// Reports a case that cannot run here, and why.
     pub fn skip(&mut self, name: &str, reason: &str) {
         self.done += 1;
         say(format_args!("ok {} {name} # SKIP {reason}", self.done));
     }
 
-    /// Whether all passed.
+    /// Whether no case has failed.
     pub fn good(&self) -> bool {
         self.failed == 0
     }
 }
 
-/// Writes a line. An error is ignored: there is no other way to report it.
+/// Writes a line. Ignores an error: there is no other way to report it.
 fn say(line: impl Display) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}");
     let _ = out.flush();
 }
 
-/// Why a case cannot be run here.
+/// Why a case cannot run here. As an error, it makes the runner report SKIP.
 #[derive(Debug)]
 pub struct Skip(pub &'static str);
 

@@ -2,8 +2,8 @@
 
 //! Runs the end-to-end cases in a guest: the real recorder on the real drivers in the real kernel.
 //!
-//! The cases are a table, in [`cases`]. The oracle is exact: the driver counts what it generates, every packet says which
-//! bytes of its stream it is, and so what the file lacks must be what was lost.
+//! The table of all cases is in [`cases`]. The check of a recording is exact: the driver counts the bytes that it generates, and every
+//! packet names its bytes of the stream. So each byte that a file lacks must be reported as lost.
 
 mod attack;
 mod bench;
@@ -46,7 +46,7 @@ struct Args {
     filters: Vec<String>,
 }
 
-/// Which part of the cases, and of how many.
+/// One of several parts of the cases.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     number: usize,
@@ -145,7 +145,7 @@ fn main() -> ExitCode {
                 module::load("rust_perf")
             })
         }
-        // A kernel that is locked down loads no module of ours.
+        // A locked-down kernel loads none of our modules.
         Some(What::Boot { line, filters }) => line
             .prepare()
             .and_then(|()| run(line.cases().into_iter(), filters, || Ok(()))),
@@ -175,12 +175,12 @@ fn all(part: Option<Part>, filters: &[String]) -> Result<ExitCode> {
     let Part { number, of } = part.unwrap_or(Part { number: 1, of: 1 });
     let cases = cases::all().skip(number - 1).step_by(of);
     let cases = cases.map(|case| (case.name, move || case.run()));
-    // Whatever an earlier case did to the modules.
+    // An earlier case may have unloaded modules.
     run(cases, filters, module::load_all)
 }
 
 fn beside(no_tsc: bool, filters: &[String]) -> Result<ExitCode> {
-    // What the two do differently does not depend on the kernel, and takes long.
+    // The differences between auxrec and perf do not depend on the kernel, and these cases take long.
     let stock = std::env::var_os("AUXPMU_KERNEL").is_some_and(|kernel| kernel == "stock");
     let tables: &[&[beside::Case]] = match (no_tsc, stock) {
         (true, _) => &[recorder::clock::CASES],
@@ -211,7 +211,7 @@ fn run<N: AsRef<str>, F: Fn() -> Result<String>>(
     for (name, case) in &chosen {
         let name = name.as_ref();
         let start = Instant::now();
-        // Wherever an earlier case has put this thread.
+        // An earlier case may have pinned this thread to one CPU.
         let outcome = attack::unpin()
             .and_then(|()| prepare())
             .and_then(|()| case());

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The matrix: each sink in each mode, with rings of each size, under readers of each kind.
+//! The matrix: each sink in each mode, with rings of each size and readers of each kind.
 //!
-//! A row opens the events itself and reads their rings in this process, so that it knows when the reader reads. Where only
-//! that matters, the whole sequence of AUX records is predicted by [`model`](crate::model) and must come exactly; where the
-//! scheduler has a part, each record must be possible. In every row, of every byte: it is right; and what the event's counter
-//! says was generated is what the ring or the file has, and what the driver has reported lost.
+//! A row opens the events itself and reads their rings in this process, so it controls when they are read. There are two cases:
+//! - If the records depend on the reader only, [`model`](crate::model) predicts the whole sequence of AUX records, which must match
+//!   exactly.
+//! - If the scheduler has an influence, each record must be possible.
+//!
+//! In every row, every byte must be right. The bytes that the event's counter counts must be in the ring or the file, or be reported as
+//! lost.
 
 mod oracle;
 mod readers;
@@ -26,7 +29,7 @@ use crate::events::probe::Probe;
 use crate::model::Sink;
 use crate::module::{self, counter};
 
-/// How often a reader that should keep up may try: a guest may be without a processor when it should read.
+/// How often a row with a reader that must keep up is tried: a guest may have no processor when the reader should read.
 const TRIES: u32 = 4;
 
 /// Which rows to run.
@@ -39,7 +42,7 @@ pub struct Args {
     filters: Vec<String>,
 }
 
-/// Runs them, and reports in KTAP.
+/// Runs the chosen rows, and reports in KTAP.
 ///
 /// # Errors
 /// If the driver cannot be loaded.
@@ -75,7 +78,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Whether a filter is part of a name, or all of it: `=NAME`.
+/// Whether a filter is part of a name; `=NAME` must be the whole name.
 fn chooses(filter: &str, name: &str) -> bool {
     match filter.strip_prefix('=') {
         Some(whole) => name == whole,
@@ -83,7 +86,7 @@ fn chooses(filter: &str, name: &str) -> bool {
     }
 }
 
-/// The sinks that the driver has.
+/// The sinks that the driver supports.
 fn sinks() -> Vec<Sink> {
     let caps = Path::new("/sys/bus/event_source/devices/pattern/caps/sinks");
     let said = std::fs::read_to_string(caps).unwrap_or_else(|_| "direct".into());
@@ -110,7 +113,7 @@ fn reported() -> Result<[u64; 3]> {
 impl Row {
     fn run(&self) -> Result<String> {
         let mut tick_us = match self.reader {
-            // A ring in 60 ms or more.
+            // The ring is filled in 60 ms or more.
             Reader::KeepsUp => (60_000 / self.pace().ticks).max(1000),
             Reader::Dies if self.pages < 1024 => 500,
             _ if self.pages < 1024 => 100,
@@ -118,7 +121,7 @@ impl Row {
         };
         for _ in 1..TRIES {
             match self.attempt(tick_us) {
-                // The next one has more time.
+                // The next attempt has slower ticks, and so more time.
                 Ok(None) => tick_us *= 4,
                 Ok(Some(seen)) => return Ok(seen),
                 Err(error) => return Err(error),
@@ -127,7 +130,7 @@ impl Row {
         bail!("the reader has never kept up");
     }
 
-    /// Nothing if the reader did not keep up that should.
+    /// Runs the row once. Returns `None` if the reader must keep up and did not.
     fn attempt(&self, tick_us: u64) -> Result<Option<String>> {
         let setup = self.setup();
         let attr = self.attr(tick_us)?;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the unit, the driver and perf must do, as arithmetic: which AUX records come, for how many bytes, with which flags.
+//! A model of the unit, the driver and perf: which AUX records come, with how many bytes and with which flags.
 //!
-//! The unit of `pattern` writes a fixed number of packets at each tick and skips ticks it is too late for, so what comes
-//! depends on how many ticks there were and not on when. Where the reader acts only while the event is off, the whole
-//! sequence of records is known beforehand: [`Model`] gives it. Where the reader or the scheduler acts at times of its own,
-//! only what is possible is known: [`Follower`] says of each record whether it is.
+//! The unit of `pattern` writes a fixed number of packets at each tick, and skips the ticks that are in the past. So the records depend on
+//! the number of ticks, not on their times. If the reader acts only while the event is disabled, [`Model`] predicts the whole sequence of
+//! records. If the reader or the scheduler acts at unknown times, [`Follower`] checks of each record whether it is possible.
 
 mod follower;
 
@@ -24,36 +23,36 @@ pub enum Sink {
     Flat,
 }
 
-/// The length of a page, and so of a region with marks.
+/// The length of a page. A region of the AUX area at whose end a unit can stop or interrupt is as long.
 const PAGE: u64 = 4096;
 /// The length of a barrier packet.
 pub const BARRIER: u64 = 64;
 
-/// What goes wrong in the unit.
+/// A fault of the unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// Interrupts are taken so many ticks late.
+    /// Interrupts are taken this many ticks late.
     Late(u64),
     /// Interrupts are never taken.
     Lost,
-    /// The packets of each tick of a number that this divides are lost in the unit.
+    /// In each tick whose number is a multiple of this, the unit loses all packets.
     Overflow(u64),
-    /// The last packet of each such tick is lost.
+    /// In each tick whose number is a multiple of this, the unit loses the last packet by a collision.
     Collision(u64),
-    /// Interrupts are taken in the session after.
+    /// Interrupts are taken only in the next transaction.
     Pending,
-    /// It does not start.
+    /// The unit does not start.
     Start,
 }
 
-/// How a unit and its ring are set.
+/// The settings of a unit and its ring.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
     /// Where the unit writes.
     pub sink: Sink,
-    /// Bytes of a region, of a unit that writes into the ring.
+    /// Bytes of a region, for a unit that writes into the ring.
     pub region: u64,
     /// Bytes of the ring, a power of two.
     pub ring: u64,
@@ -61,17 +60,17 @@ pub struct Setup {
     pub bounce: u64,
     /// `attr.aux_watermark`, in bytes; 0 stands for half the ring.
     pub watermark: u64,
-    /// Whether the ring is written over and over.
+    /// Whether the AUX area is in overwrite mode.
     pub overwrite: bool,
     /// Bytes of a packet.
     pub packet: u64,
     /// Packets of a tick.
     pub burst: u64,
-    /// Bytes after which the unit is silent.
+    /// Bytes after which the unit generates nothing more.
     pub limit: u64,
-    /// Each session begins at a multiple of this; 1 if it does not matter.
+    /// Each transaction begins at a multiple of this; 1 for no alignment.
     pub align: u64,
-    /// What goes wrong.
+    /// The fault that the unit has.
     pub fault: Fault,
 }
 
@@ -81,7 +80,7 @@ impl Setup {
         self.packet * self.burst
     }
 
-    /// How far apart the points are at which perf wants a commit.
+    /// The distance between two points at which perf wants a commit.
     fn watermark(&self) -> u64 {
         match self.watermark {
             0 => self.ring / 2,
@@ -100,7 +99,7 @@ impl Setup {
         flags
     }
 
-    /// Whether more bytes than the bounce memory holds can come before the next interrupt.
+    /// Whether the unit may generate more bytes than the bounce memory holds before the next interrupt.
     fn fills(&self) -> bool {
         match self.sink {
             Sink::Direct => false,
@@ -109,18 +108,18 @@ impl Setup {
         }
     }
 
-    /// At how much of scattered memory the unit raises its interrupt: the middle, if a page ends there.
+    /// The fill level of scattered memory at which the unit raises its interrupt: its middle, but at least one page.
     fn interrupt(&self) -> u64 {
         (self.bounce / 2).max(PAGE)
     }
 
-    /// So many whole packets of those bytes.
+    /// `bytes`, rounded down to whole packets.
     fn whole(&self, bytes: u64) -> u64 {
         bytes - bytes % self.packet
     }
 }
 
-/// The unit at work on its ring, alone on its CPU.
+/// Models the unit and its ring, alone on its CPU.
 #[derive(Debug, Clone)]
 pub struct Model {
     setup: Setup,
@@ -134,45 +133,45 @@ pub struct Model {
     lost: u64,
     /// Bytes of packets that carry no trace.
     overhead: u64,
-    /// Whether what is copied next follows a loss that nothing in the ring tells of.
+    /// Whether a loss has happened that the ring does not mark yet: a barrier must come before the next copied bytes.
     owed: bool,
     /// Ticks so far.
     ticks: u64,
-    /// Whether an interrupt of the last session is still to be taken.
+    /// Whether an interrupt of the last transaction is still pending.
     pending: bool,
     session: Option<Session>,
     records: Vec<Aux>,
 }
 
-/// From begin to end.
+/// A transaction, from `perf_aux_output_begin()` to `perf_aux_output_end()`.
 #[derive(Debug, Clone, Copy, Default)]
 struct Session {
     room: u64,
     wakeup: u64,
-    /// Where the unit stops; of a unit that writes into the ring. Not above the head: it was not started.
+    /// The position where the unit stops, if it writes into the ring. If it is not above the head, the unit was not started.
     stop: u64,
-    /// Where it raises an interrupt.
+    /// The position at which the unit raises its interrupt.
     int: u64,
     /// Bytes in the ring, or in the bounce memory.
     written: u64,
-    /// Bytes that were put into the ring before, and are not committed.
+    /// Bytes that were copied into the ring before the commit, or skipped there as padding.
     copied: u64,
-    /// Bytes for which the ring had no room.
+    /// Bytes that are lost because the ring had no space.
     no_room: u64,
-    /// Bytes for which the bounce memory had none, or that the unit lost.
+    /// Bytes that are lost because the bounce memory had no space, or because the unit lost them.
     gap: u64,
-    /// Bytes of packets that collided.
+    /// Bytes of packets that are lost by a collision.
     collision: u64,
-    /// Whether the unit throws packets away.
+    /// Whether the unit drops packets.
     full: bool,
-    /// How many ticks ago the interrupt was raised that was not taken.
+    /// How many ticks ago the pending interrupt was raised.
     raised: Option<u64>,
-    /// Whether one of the session before is still to be taken.
+    /// Whether an interrupt of the previous transaction is still pending.
     stale: bool,
 }
 
 impl Session {
-    /// Whether an interrupt is taken at the end of a tick in which it was raised or not.
+    /// Whether an interrupt is taken at the end of a tick. `raise` says whether the unit has raised one in this tick.
     fn take(&mut self, fault: Fault, raise: bool) -> bool {
         if raise && self.raised.is_none() {
             self.raised = Some(0);
@@ -194,7 +193,7 @@ impl Session {
 }
 
 impl Model {
-    /// A ring that nothing was written to, and an event that is off.
+    /// An empty ring, and an event that is disabled.
     pub fn new(setup: Setup) -> Self {
         Self {
             setup,
@@ -212,7 +211,7 @@ impl Model {
         }
     }
 
-    /// The event is enabled. Stays off if there is no room.
+    /// Enables the event. It stays disabled if the ring has no space.
     pub fn enable(&mut self) {
         if self.session.is_some() || self.setup.fault == Fault::Start {
             return;
@@ -224,7 +223,7 @@ impl Model {
             sink,
             ..
         } = self.setup;
-        // perf leaves one byte free.
+        // perf keeps one byte free.
         let mut room = (ring - 1).saturating_sub(self.head - self.tail);
         let pad = self.head.next_multiple_of(align) - self.head;
         if overwrite {
@@ -249,7 +248,7 @@ impl Model {
             self.overhead += pad;
             room -= pad;
             if pad > 0 {
-                // perf_aux_output_skip() looks as an end does.
+                // Like perf_aux_output_end(), perf_aux_output_skip() checks the watermark.
                 self.wake();
             }
         } else {
@@ -259,7 +258,7 @@ impl Model {
         let (stop, int) = match sink {
             Sink::Direct if aligned => self.marks(room, wakeup),
             Sink::Direct => (0, 0),
-            // They know nothing of the ring.
+            // These units do not know the ring.
             Sink::Sg | Sink::Flat => (u64::MAX, u64::MAX),
         };
         self.session = Some(Session {
@@ -272,7 +271,7 @@ impl Model {
         });
     }
 
-    /// Where a unit that writes into the ring stops, and where it raises its interrupt: ends of pages.
+    /// Where a unit that writes into the ring stops, and where it raises its interrupt. Both are ends of regions.
     fn marks(&self, room: u64, wakeup: u64) -> (u64, u64) {
         let limit = self.head + room;
         let region = self.setup.region;
@@ -285,7 +284,7 @@ impl Model {
         (stop, int)
     }
 
-    /// The event is disabled.
+    /// Disables the event.
     pub fn disable(&mut self) {
         let Some(session) = self.session.take() else {
             return;
@@ -318,7 +317,7 @@ impl Model {
         }
     }
 
-    /// perf wakes the reader, if it is time.
+    /// Models perf's wakeup of the reader: only if the watermark is reached.
     fn wake(&mut self) {
         let watermark = self.setup.watermark();
         if self.head - self.woken >= watermark {
@@ -326,8 +325,8 @@ impl Model {
         }
     }
 
-    /// What a session puts into the ring: bytes, those of them that carry no trace, those lost for want of room there, and
-    /// those lost before.
+    /// Commits a transaction. Returns the bytes that come into the ring, how many of them carry no trace, the bytes that are lost because
+    /// the ring has no space, and the bytes that were lost before.
     fn commit(&mut self, session: &Session) -> (u64, u64, u64, u64) {
         let Session {
             room,
@@ -360,7 +359,7 @@ impl Model {
         }
     }
 
-    /// The unit's clock ticks.
+    /// Models a tick of the unit's clock.
     pub fn tick(&mut self) {
         if self.tock() {
             let full = self.cut();
@@ -371,7 +370,7 @@ impl Model {
         }
     }
 
-    /// Whether the session lost trace for want of room, so that the event will be off.
+    /// Whether a commit now would report TRUNCATED, so that the event would be disabled.
     fn cut(&self) -> bool {
         let mut copy = self.clone();
         copy.disable();
@@ -379,7 +378,7 @@ impl Model {
         copy.records.len() > self.records.len() && copy.records.last().is_some_and(truncated)
     }
 
-    /// The unit writes a burst; whether it is looked after then, with a commit.
+    /// The unit writes a burst. Returns whether the driver commits afterwards.
     fn tock(&mut self) -> bool {
         let Setup {
             sink,
@@ -446,19 +445,19 @@ impl Model {
         faulted || taken && !overwrite
     }
 
-    /// The reader gives back so many bytes, or all there are.
+    /// The reader releases `bytes` bytes, or all if there are fewer.
     pub fn drain(&mut self, bytes: u64) {
         self.tail += bytes.min(self.head - self.tail);
     }
 
-    /// Ticks until the event is off or the unit silent.
+    /// Ticks until the event is disabled or the unit has reached its limit.
     pub fn run(&mut self) {
         while self.session.is_some() && !self.is_silent() {
             self.tick();
         }
     }
 
-    /// The same with a reader who has read, at each commit, all that there was before it.
+    /// Does the same with a reader that, at each commit, has read all that was committed before.
     pub fn run_kept_up(&mut self) {
         while self.session.is_some() && !self.is_silent() {
             let before = self.head;
@@ -473,12 +472,12 @@ impl Model {
         }
     }
 
-    /// Whether the limit leaves no room for a packet.
+    /// Whether less than a packet is left until the limit.
     pub fn is_silent(&self) -> bool {
         self.setup.limit - self.generated < self.setup.packet
     }
 
-    /// Whether the event is on.
+    /// Whether the event is enabled.
     #[cfg(test)]
     pub fn is_on(&self) -> bool {
         self.session.is_some()
@@ -511,7 +510,7 @@ impl Model {
     }
 }
 
-/// A record, for people.
+/// Formats a record for messages.
 pub fn say(record: &Aux) -> String {
     format!(
         "{:#x}+{} {}",

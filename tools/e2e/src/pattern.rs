@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The oracle of recordings of `pattern`: whether every byte of the trace is right, and every byte that is missing counted.
+//! Checks recordings of `pattern`: every byte of the trace must be right, and every missing byte must be counted.
 //!
-//! Of any recording it asks `auxview check`. Of `pattern` it also verifies:
+//! `auxview check` checks any recording. For `pattern`, this module also verifies:
 //! - header and payload of each packet, its CPU, and the positions of each stream;
-//! - the sum: the bytes that the unit has generated, by its counter, are those in the file and those that were lost;
-//! - that AUX records report all trace but the padding.
+//! - the sum: the bytes that the unit has generated, by its counter, are either in the file or lost;
+//! - that AUX records report all trace except the padding.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,21 +21,21 @@ mod ring;
 #[cfg(test)]
 mod tests;
 
-/// So many problems of a ring are kept.
+/// How many problems of one ring are kept.
 const KEPT: usize = 100;
 
-/// What was found in one ring's trace.
+/// What the check of one ring's trace has found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Content {
     /// Bytes of trace in the file.
     pub recorded: u64,
     /// Bytes of packets that carry no trace: barriers and padding.
     pub overhead: u64,
-    /// Those of them that are padding, which no AUX record reports.
+    /// Bytes of padding, which no AUX record reports. Part of [`Self::overhead`].
     pub padding: u64,
-    /// Bytes that the unit generated and that are not in the file.
+    /// Bytes that the unit generated and that are missing in the file.
     pub lost: u64,
-    /// Those of them that newer ones have overwritten, as they should.
+    /// Bytes that newer ones have overwritten, as overwrite mode intends. Not part of [`Self::lost`].
     pub overwritten: u64,
     /// Bytes that the unit generated, by its counter.
     pub generated: u64,
@@ -45,23 +45,23 @@ pub struct Content {
     pub packets: u64,
     /// Streams.
     pub streams: u64,
-    /// Bytes or packets that are not what they should be.
+    /// Bytes or packets that are wrong.
     pub mismatches: u64,
 }
 
-/// What was found in a recording.
+/// What the check of a recording has found.
 #[derive(Debug)]
 pub struct Findings {
-    /// What `auxview check` found.
+    /// The findings of `auxview check`.
     pub check: auxview::check::Findings,
-    /// What the trace of each of its rings holds, if that is `pattern`'s.
+    /// For each ring the content of its trace, if `pattern` has written it.
     pub contents: Vec<Option<Content>>,
-    /// What is wrong, by either.
+    /// The problems that `auxview check` and this module have found.
     pub problems: Vec<String>,
 }
 
 impl Content {
-    /// Bytes that were generated and are known of.
+    /// Bytes that the file has, that are lost, or that were overwritten.
     fn accounted(&self) -> u64 {
         self.recorded
             .saturating_add(self.lost)
@@ -85,13 +85,13 @@ impl Content {
 }
 
 impl Findings {
-    /// The content of all rings together.
+    /// The sum over all rings.
     pub fn content(&self) -> Option<Content> {
         let contents = self.contents.iter().copied().flatten();
         contents.reduce(Content::plus)
     }
 
-    /// Whether trace was lost. The content says it exactly: a truncation after the last byte has lost nothing.
+    /// Whether trace was lost. The content is exact here: a truncation after the last byte loses nothing.
     pub fn lost(&self) -> bool {
         let lost = |(loss, content): (&Loss, &Option<Content>)| match content {
             Some(content) => content.lost != 0 || loss.records_lost != 0 || loss.offline != 0,
@@ -125,7 +125,7 @@ impl fmt::Display for Content {
     }
 }
 
-/// Prints what is found in the files of a recording. The exit status is that of `auxview check`.
+/// Checks the files of a recording, and prints the findings. The exit status is that of `auxview check`.
 pub fn run(files: &[PathBuf]) -> Result<ExitCode> {
     let files = files.iter().map(|file| auxview::source::open(file));
     let findings = check_parts(&files.collect::<Result<Vec<_>, _>>()?)?;
@@ -142,15 +142,15 @@ pub fn run(files: &[PathBuf]) -> Result<ExitCode> {
 /// Checks a recording.
 ///
 /// # Errors
-/// If it is no perf.data file, or it cannot be read.
+/// If it is no perf.data file, or if it cannot be read.
 pub fn check<S: Source + ?Sized>(file: &S) -> Result<Findings> {
     check_parts(&[file])
 }
 
-/// Checks the files that one recording went into, in their order.
+/// Checks the files of one recording, in their order.
 ///
 /// # Errors
-/// If one is no perf.data file, or it cannot be read.
+/// If one is no perf.data file, or if it cannot be read.
 pub fn check_parts<S: Source>(files: &[S]) -> Result<Findings> {
     let check = auxview::check::check_parts(files)?;
     let trace = Trace::read_parts(files)?;
@@ -165,7 +165,7 @@ pub fn check_parts<S: Source>(files: &[S]) -> Result<Findings> {
         problems.extend(unreported(ring, &trace, content.map_or(0, |c| c.padding)));
         found.push(content);
     }
-    // Rings of tracefs.
+    // The remaining rings are those of tracefs.
     found.resize(check.rings.len(), None);
     Ok(Findings {
         check,
@@ -174,13 +174,13 @@ pub fn check_parts<S: Source>(files: &[S]) -> Result<Findings> {
     })
 }
 
-/// Whether AUX records report all trace but `padding`.
+/// Returns a problem if AUX records do not report all trace except `padding`.
 fn unreported(ring: &Ring, trace: &Trace, padding: u64) -> Option<String> {
     if trace.mode == Mode::Overwrite || trace.partial || ring.loss.records_lost != 0 {
         return None;
     }
-    // Up to 7 bytes may bring the last piece to a multiple of 8.
-    let bytes = ring.loss.untold().saturating_sub(padding);
+    // Up to 7 bytes may pad the last piece to a multiple of 8.
+    let bytes = ring.loss.unreported().saturating_sub(padding);
     (bytes > 7 && ring.loss.jumped < bytes).then(|| {
         format!(
             "{}: no AUX record reports {bytes} bytes of the trace",

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Cases of what the recorder can do beyond recording one event to its end.
+//! Cases of the recorder's features beyond recording one event to its end.
 
-pub mod apart;
 pub mod clock;
 pub mod compress;
 pub mod disk;
@@ -11,6 +10,7 @@ mod files;
 pub mod live;
 pub mod share;
 mod snapshots;
+pub mod split_files;
 pub mod target;
 pub mod tasks;
 pub mod tracepoints;
@@ -40,10 +40,10 @@ use crate::recording::{
 };
 use crate::wait::wait_for;
 
-/// What a case does: its name comes in, what was seen goes out.
+/// The code of a case. It gets the case's name, and returns a note about the result.
 pub type Steps = fn(&str) -> Result<String>;
 
-/// The cases, by their names.
+/// The cases, with their names.
 pub const ALL: [(&str, Steps); 17] = [
     ("snapshots by signal", snapshots_by_signal),
     ("snapshots by command, queued", snapshots_by_command),
@@ -67,10 +67,10 @@ pub const ALL: [(&str, Steps); 17] = [
     ("events in a group and beside it", other_events),
     ("trace that other events pause and resume", pause_and_resume),
     ("trace in samples", aux_sample),
-    ("what is told of beside the trace", sideband),
+    ("sideband records", sideband),
 ];
 
-/// All threads of the recorder have the priority that was asked for, and the command has that of its caller.
+/// All threads of the recorder must have the requested real-time priority. The command must keep that of its caller.
 fn realtime(case: &str) -> Result<String> {
     let file = TraceFile::new(case);
     let stat = file.path().with_extension("stat");
@@ -104,10 +104,10 @@ fn realtime(case: &str) -> Result<String> {
     Ok(format!("{} threads", recorders.len()))
 }
 
-/// Real-time priority and policy, from a thread's `stat` of proc.
+/// Real-time priority and policy of a thread, from its `/proc/.../stat`.
 fn scheduled(stat: &Path) -> Result<[String; 2]> {
     let text = std::fs::read_to_string(stat).context("a thread has no stat")?;
-    // The name, in parentheses, may have spaces. The third word is behind it.
+    // The name, in parentheses, may contain spaces. The third word follows it.
     let (_, words) = text.rsplit_once(')').context("no name")?;
     let mut words = words.split_whitespace().skip(40 - 3);
     let mut word = || words.next().map(str::to_owned).context("too few words");
@@ -115,13 +115,13 @@ fn scheduled(stat: &Path) -> Result<[String; 2]> {
     Ok([word()?, word()?])
 }
 
-/// No answer takes as long, even on a busy machine.
+/// A time limit that no response reaches, even on a busy machine.
 const ANSWER: Timespec = Timespec {
     tv_sec: 30,
     tv_nsec: 0,
 };
 
-/// The other program of `--control`.
+/// The other end of the FIFOs of `--control`.
 pub struct Commander {
     ctl: File,
     ack: File,
@@ -129,7 +129,7 @@ pub struct Commander {
 }
 
 impl Commander {
-    /// FIFOs that no other case has.
+    /// Makes FIFOs whose names no other case uses.
     pub fn new(case: &str) -> Result<Self> {
         let name = |end: &str| {
             let case = case.replace([' ', ','], "-");
@@ -149,7 +149,7 @@ impl Commander {
         })
     }
 
-    /// The recorder's option.
+    /// The recorder's option for these FIFOs.
     pub fn arguments(&self) -> [String; 2] {
         let [ctl, ack] = &self.paths;
         let where_to = format!("fifo:{},{}", ctl.display(), ack.display());
@@ -160,10 +160,10 @@ impl Commander {
         Ok(self.ctl.write_all(commands.as_bytes())?)
     }
 
-    /// Waits for so many answers, as perf gives them.
+    /// Waits for `times` responses, in perf's format.
     pub fn answers(&mut self, times: usize) -> Result<()> {
         for time in 0..times {
-            // A recorder that has ended answers nothing, and this end of the FIFO stays open.
+            // A recorder that has ended sends nothing, and this end of the FIFO stays open. So a read would never return.
             let mut wait = [PollFd::new(&self.ack, PollFlags::IN)];
             let answered = poll(&mut wait, Some(&ANSWER))?;
             ensure!(answered != 0, "no answer {time} in {} s", ANSWER.tv_sec);
@@ -174,7 +174,7 @@ impl Commander {
         Ok(())
     }
 
-    /// Sends a command, and waits for its answer.
+    /// Sends a command, and waits for its response.
     pub fn ask(&mut self, command: &str) -> Result<()> {
         self.send(&format!("{command}\n"))?;
         self.answers(1)
@@ -189,20 +189,21 @@ impl Drop for Commander {
     }
 }
 
-/// The arguments of an event with these terms, and more.
+/// The arguments of an event with these terms and this ring, and further arguments.
 pub fn with(terms: &str, ring: u64, more: &[&str]) -> Vec<String> {
     let mut arguments = event(terms, ring);
     arguments.extend(more.iter().map(ToString::to_string));
     arguments
 }
 
-/// Ends a recording.
+/// Ends a recording by SIGINT.
 pub fn end(recorder: Recorder) -> Result<Ended> {
     recorder.signal(Signal::INT)?;
     recorder.wait(Reader::KeepsUp)
 }
 
-/// Every byte is right, or reported lost: a busy machine may keep any reader from its rings. And the exit status says so.
+/// Every byte must be right or reported as lost, because a busy machine may delay any reader. The exit status must say whether bytes are
+/// lost.
 pub fn accounted(ended: &Ended, seen: &Seen) -> Result<()> {
     seen.is_right()
         .with_context(|| format!("exit status {}: {}", ended.status, ended.errors))?;
@@ -216,7 +217,7 @@ pub fn accounted(ended: &Ended, seen: &Seen) -> Result<()> {
     Ok(())
 }
 
-/// The pieces of each ring: where each begins, and its length.
+/// The offset and length of each piece, ring by ring.
 pub fn pieces(file: &Path) -> Result<Vec<Vec<(u64, u64)>>> {
     let bytes = std::fs::read(file)?;
     let trace = Trace::read(&bytes)?;
@@ -227,12 +228,12 @@ pub fn pieces(file: &Path) -> Result<Vec<Vec<(u64, u64)>>> {
     Ok(trace.rings.values().map(of).collect())
 }
 
-/// Length of a file; 0 if there is none.
+/// Length of a file; 0 if it does not exist.
 pub fn size(file: &Path) -> u64 {
     std::fs::metadata(file).map_or(0, |meta| meta.len())
 }
 
-/// Off, on, off again: nothing is generated while it is off, and each command is answered once.
+/// Enables, disables and enables an event by commands. Nothing may be generated while it is disabled, and each command gets one response.
 fn commands(name: &str) -> Result<String> {
     let mut out = String::new();
     for threads in ["1", "2"] {
@@ -252,7 +253,7 @@ fn commands(name: &str) -> Result<String> {
         commander.send("nonsense\nevlist\0")?;
         commander.answers(1)?;
         commander.ask("disable pattern/rate=512/")?;
-        // What is in the rings now comes to the file, and then nothing.
+        // The recorder drains the rest of the rings; then no more trace comes.
         let mut before = Vec::new();
         wait_for("the end of the trace of a disabled event", || {
             thread::sleep(Duration::from_millis(600));
@@ -279,7 +280,7 @@ fn commands(name: &str) -> Result<String> {
     Ok(out)
 }
 
-/// Time of the workload's first record, and of its first AUX record.
+/// Times of the workload's exec and of the first AUX record.
 fn times(file: &Path) -> Result<(u64, u64)> {
     let bytes = std::fs::read(file)?;
     let parsed = perfdata::File::parse(&bytes)?;
@@ -301,7 +302,7 @@ fn times(file: &Path) -> Result<(u64, u64)> {
     ))
 }
 
-/// The names and mappings of the command are there, though its trace begins later.
+/// With `-D`, the trace begins later, but the file has the names and mappings of the command.
 fn delay(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
     let arguments = with(
@@ -315,7 +316,7 @@ fn delay(name: &str) -> Result<String> {
     let seen = Seen::of(&file)?;
     accounted(&ended, &seen)?;
     let (exec, aux) = times(file.path())?;
-    // From the exec on, and both clocks are the same: no load makes it shorter.
+    // Both times are of the same clock, and the delay begins after the exec. So load cannot make the distance shorter.
     ensure!(
         aux > exec + 290_000_000,
         "trace {} ns after the exec",

@@ -2,8 +2,8 @@
 
 //! Cases of the crate `tracering`: the tracefs ring buffer, mapped and read.
 //!
-//! The events are numbered, and written by `trace_marker` into an instance of the case's own. So what was lost is known from the
-//! numbers alone, and must be what the sub-buffers say, and what `stats` counts.
+//! The events are numbered, and a case writes them by `trace_marker` into an instance of its own. So the numbers show which events were
+//! lost. The losses must be those that the sub-buffers report, and those that `stats` counts.
 
 pub mod bench;
 pub mod boot;
@@ -33,7 +33,7 @@ use crate::recorder::Steps;
 use crate::wait::wait_for;
 use crate::workload::pin;
 
-/// The cases, by their names.
+/// The cases, with their names.
 pub const ALL: [(&str, Steps); 23] = [
     ("tracefs mapped", |_| exact(How::Mapped, "1", 4, ROOM)),
     ("tracefs mapped, no room for the count", |_| {
@@ -72,10 +72,10 @@ pub const ALL: [(&str, Steps); 23] = [
     ("tracefs CPU taken offline", |_| offline()),
 ];
 
-/// What follows the number in the text of an event. These have 52 bytes in the buffer, so that a sub-buffer of 4 or 16 KiB has
-/// room behind them for a count of lost events.
+/// Text behind the number of an event. Such an event takes 52 bytes in the buffer. A full sub-buffer of 4 or 16 KiB then has space at its
+/// end for the count of lost events.
 const ROOM: &str = "............";
-/// With this they have 40, of which 102 fill a sub-buffer of 4 KiB.
+/// Without text, an event takes 40 bytes. 102 of them fill a sub-buffer of 4 KiB, so the count has no space.
 const NO_ROOM: &str = "";
 
 /// How a buffer is read.
@@ -86,15 +86,15 @@ enum How {
     Spliced,
 }
 
-/// The size of a buffer, KiB.
+/// The size of a buffer, in KiB.
 const KIB: u32 = 32;
 
-/// An instance; one that a case has made is removed at the end.
+/// A tracing instance. If a case has created it, it is removed at the end.
 struct Instance {
     tracefs: Tracefs,
     header: PageHeader,
     format: Format,
-    /// Open until the instance is to be removed, which it keeps from that.
+    /// Must be closed before the instance can be removed.
     marker: Option<File>,
     text: &'static str,
     made: bool,
@@ -121,7 +121,7 @@ impl Instance {
         Ok(instance)
     }
 
-    /// One that is there.
+    /// Opens an existing instance.
     fn of(tracefs: Tracefs, text: &'static str) -> Result<Self> {
         let format = Format::parse(&tracefs.read("events/ftrace/print/format")?)?;
         let marker = tracefs.path().join("trace_marker");
@@ -135,7 +135,7 @@ impl Instance {
         })
     }
 
-    /// Writes events with these numbers on a CPU; how many of them the kernel did not take.
+    /// Writes events with these numbers on a CPU. Returns how many of them the kernel refused.
     fn try_write(&self, cpu: u32, numbers: Range<u64>) -> Result<u64> {
         pin(usize::try_from(cpu)?)?;
         let mut marker = self.marker.as_ref().context("the marker is closed")?;
@@ -144,7 +144,7 @@ impl Instance {
             let text = format!("number {n:08}{}\n", self.text);
             match marker.write_all(text.as_bytes()) {
                 Ok(()) => {}
-                // A buffer that is full and not to be overwritten, or that is turned off.
+                // The buffer is full in non-overwrite mode, or tracing is off.
                 Err(e) if Errno::from_io_error(&e) == Some(Errno::BADF) => refused += 1,
                 Err(e) => return Err(e).context("cannot write an event"),
             }
@@ -152,7 +152,7 @@ impl Instance {
         Ok(refused)
     }
 
-    /// Writes events with these numbers on a CPU, which the kernel must all take.
+    /// Writes events with these numbers on a CPU. The kernel must accept all of them.
     fn write(&self, cpu: u32, numbers: Range<u64>) -> Result<()> {
         let refused = self.try_write(cpu, numbers)?;
         ensure!(refused == 0, "{refused} events could not be written");
@@ -177,7 +177,7 @@ impl Instance {
         })
     }
 
-    /// Takes all events that a buffer has now.
+    /// Reads all events that a buffer has now.
     fn drain(&self, ring: &mut Ring, log: &mut Log) -> Result<()> {
         while let Some(reader) = ring.reader()? {
             log.take(reader, &self.format)?;
@@ -197,7 +197,7 @@ impl Drop for Instance {
     fn drop(&mut self) {
         self.marker = None;
         if self.made {
-            // Where that fails, the next case cannot make it.
+            // If this fails, the next case cannot create the instance, and reports that.
             let _ = fs::remove_dir(self.tracefs.path());
         }
     }
@@ -213,14 +213,14 @@ fn number(format: &Format, event: Bytes<'_>) -> Result<u64> {
     number.with_context(|| format!("an event that no case wrote: {text:?}"))
 }
 
-/// What a reader saw of a CPU.
+/// What a reader has read of one CPU.
 #[derive(Debug, Default)]
 struct Log {
     /// The numbers of events, in order.
     numbers: Vec<u64>,
-    /// Where the kernel reported a loss: before how many of them, and of how many.
+    /// The kernel's reports of losses: how many events were read before, and how many are missing.
     missed: Vec<(usize, Missed)>,
-    /// The time of the last.
+    /// The time of the last event.
     time: u64,
 }
 
@@ -252,8 +252,8 @@ impl Log {
         Ok(())
     }
 
-    /// How many numbers are missing before `end`. Each gap must be where the kernel reported one, and as long as it counted;
-    /// nothing may be reported elsewhere. Without `reported`, the kernel reports none.
+    /// How many numbers are missing before `end`. If `reported`, each gap must have a report of the kernel with the right count. There must
+    /// be no report where no events are missing.
     fn gaps(&self, end: u64, reported: bool) -> Result<u64> {
         let (mut expected, mut lost) = (0, 0);
         let mut missed = self.missed.iter().peekable();
@@ -289,7 +289,7 @@ impl Log {
     }
 }
 
-/// Written = read + overwritten + dropped, in the numbers, in the sub-buffers and in `stats`.
+/// Checks that written = read + overwritten + dropped: by the numbers, by the sub-buffers and by `stats`.
 fn accounted(
     instance: &Instance,
     cpu: u32,
@@ -313,7 +313,7 @@ fn accounted(
     Ok(lost)
 }
 
-/// Bursts of events, each smaller or larger than the buffer, and what a reader makes of them.
+/// Writes bursts of events, some larger than the buffer, and reads after each burst.
 fn exact(how: How, overwrite: &str, subbuf: u32, text: &'static str) -> Result<String> {
     const BURSTS: [u64; 12] = [1, 0, 3, 250, 1000, 1, 5000, 113, 114, 2, 1500, 7];
     let instance = Instance::new(subbuf, text)?;
@@ -358,7 +358,7 @@ fn exact(how: How, overwrite: &str, subbuf: u32, text: &'static str) -> Result<S
     Ok(said.join("; "))
 }
 
-/// The writer is on the sub-buffer that is read.
+/// Reads while a writer writes, so that both are on the same sub-buffer.
 fn beside_a_writer() -> Result<String> {
     const EVENTS: u64 = 30_000;
     let instance = Instance::new(4, ROOM)?;
@@ -386,13 +386,13 @@ fn beside_a_writer() -> Result<String> {
     ))
 }
 
-/// What the kernel refuses while a buffer is mapped, and allows before and after.
+/// Checks what the kernel refuses while a buffer is mapped, and allows afterwards.
 fn refusals() -> Result<String> {
     let mut instance = Instance::new(4, ROOM)?;
     instance.marker = None;
     let tracefs = &instance.tracefs;
     let mut tries = vec![("buffer_size_kb", "64"), ("buffer_subbuf_size_kb", "8")];
-    // A kernel without CONFIG_TRACER_SNAPSHOT has none.
+    // Only a kernel with CONFIG_TRACER_SNAPSHOT has this file.
     if tracefs.path().join("snapshot").exists() {
         tries.push(("snapshot", "1"));
     }
@@ -411,7 +411,7 @@ fn refusals() -> Result<String> {
             .is_err_and(|e| e.kind() == ErrorKind::ResourceBusy),
         "it can be removed while it is mapped: {removed:?}"
     );
-    // A mapping to write to, and one to execute.
+    // Tries a writable mapping, and an executable one.
     let file = File::open(instance.raw(0))?;
     let both = File::options().read(true).write(true).open(instance.raw(0));
     for file in std::iter::once(&file).chain(both.as_ref()) {
@@ -439,7 +439,7 @@ fn refusals() -> Result<String> {
             .write(file, value)
             .with_context(|| format!("{file} = {value} afterwards"))?;
     }
-    // Sub-buffers now have another size than the header that was read.
+    // The size of sub-buffers now differs from the header page that was read before.
     let stale = instance.map(0).err().map(|e| e.to_string());
     ensure!(
         stale
@@ -449,7 +449,7 @@ fn refusals() -> Result<String> {
     );
     let mut snapshot = "the kernel has no snapshots".to_owned();
     if tries.len() == 3 {
-        // A snapshot that is allocated, alone, does not keep a buffer from being mapped.
+        // A snapshot that is only allocated does not prevent mapping.
         let header = tracefs.page_header()?;
         drop(Map::open(instance.raw(0), header)?);
         tracefs.write("snapshot", "0")?;
@@ -458,7 +458,7 @@ fn refusals() -> Result<String> {
     Ok(format!("{} refused; {snapshot}", tries.len() + 3))
 }
 
-/// Two mappings that take turns have each event once, and together all.
+/// Two mappings that read alternately: each event is in one of them, and none is missing.
 fn two_readers() -> Result<String> {
     let instance = Instance::new(4, ROOM)?;
     let mut maps = [instance.map(0)?, instance.map(0)?];
@@ -485,7 +485,7 @@ fn two_readers() -> Result<String> {
     Ok(format!("{} and {} of {written}", counts[0], counts[1]))
 }
 
-/// The kernel unmaps what a reader leaves: all is allowed again, and the next reader is exact.
+/// The kernel unmaps the buffer of a killed reader. Then everything is allowed again, and the next reader is exact.
 fn killed() -> Result<String> {
     let instance = Instance::new(4, ROOM)?;
     instance.write(0, 0..10)?;
@@ -516,7 +516,7 @@ fn killed() -> Result<String> {
     let mut log = Log::default();
     instance.write(0, 10..2000)?;
     instance.drain_map(&mut map, &mut log)?;
-    // The first ten were the other's.
+    // The killed reader has read the first ten events.
     log.numbers.splice(0..0, 0..10);
     for (at, _) in &mut log.missed {
         *at += 10;
@@ -528,7 +528,7 @@ fn killed() -> Result<String> {
     ))
 }
 
-/// Nothing comes while `tracing_on` is 0, and a mapping goes on when it is 1 again.
+/// Nothing is written while `tracing_on` is 0. A mapping continues when it is 1 again.
 fn turned_off() -> Result<String> {
     let instance = Instance::new(4, ROOM)?;
     let mut map = instance.map(0)?;
@@ -545,7 +545,7 @@ fn turned_off() -> Result<String> {
     Ok("30 events, none while it was off".to_owned())
 }
 
-/// The buffer of a CPU that goes stays mapped, and has what it had; when the CPU is back, it goes on.
+/// When a CPU goes offline, its buffer stays mapped and keeps its events. It continues when the CPU is back.
 fn offline() -> Result<String> {
     if fs::metadata(hotplug::ONLINE).is_err() {
         bail!(Skip("this kernel cannot take CPU 1 offline"));

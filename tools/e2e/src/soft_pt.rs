@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `soft_pt`: what a traced program must not notice, and who must not trace whom.
+//! Cases of `soft_pt`: tracing must not disturb the traced program, and must respect permissions.
 //!
-//! A program that keeps a trap flag that is not its own is killed by the next trap, so each case ends with asking how its
-//! programs ended. What the trace says is not looked at here: perf decodes it elsewhere.
+//! If the driver leaves a trap flag behind in a program, the next trap kills the program. So each case checks at the end how its programs
+//! ended. These cases do not decode the trace; others do so with perf.
 
 pub mod exact;
 mod followed;
@@ -36,10 +36,10 @@ use crate::module;
 use crate::recording::{self, auxrec, Recorder, TraceFile};
 use crate::wait::{wait_for, PATIENCE};
 
-/// A case: its name, and what is done.
+/// A case: its name, and its code.
 pub type Case = (&'static str, fn() -> Result<String>);
 
-/// What stock perf shows of a recording with a trigger.
+/// Checks how stock perf shows a recording with a trigger.
 pub fn trigger_by_perf() -> Result<String> {
     module::load_all()?;
     run(triggered::by_perf)
@@ -83,7 +83,7 @@ pub const ALL: [Case; 28] = [
     ),
 ];
 
-/// Runs a case with the module there, and without it at the end.
+/// Runs a case with the module loaded, and unloads it afterwards.
 pub fn run(case: fn() -> Result<String>) -> Result<String> {
     module::with("soft_pt", case)
 }
@@ -103,7 +103,7 @@ pub fn traced() -> Result<Attr> {
     })
 }
 
-/// A program that computes until it is told to end.
+/// A program that computes until it is stopped by a file.
 struct Victim {
     child: Child,
     stop: String,
@@ -126,7 +126,7 @@ impl Victim {
         id(&self.child)
     }
 
-    /// Tells it to end; whether it ends well.
+    /// Stops it, and checks its exit status.
     fn ends(self) -> Result<()> {
         std::fs::write(&self.stop, "!").with_context(|| format!("cannot write {}", self.stop))?;
         ended(self.child)
@@ -137,7 +137,7 @@ fn id(child: &Child) -> Result<i32> {
     child.id().try_into().context("not a process")
 }
 
-/// Whether it ended by itself, and well.
+/// Waits until the program ends by itself, with success.
 fn ended(mut child: Child) -> Result<()> {
     let end = Instant::now() + PATIENCE;
 
@@ -152,7 +152,7 @@ fn ended(mut child: Child) -> Result<()> {
     bail!("the program did not end");
 }
 
-/// Waits until there is more trace than `from`.
+/// Waits until `aux_head` is above `from`.
 fn grows(probe: &mut Probe, from: u64) -> Result<()> {
     probe.until("trace", |probe| {
         probe.read_trace(u64::MAX)?;
@@ -259,7 +259,8 @@ fn family() -> Result<String> {
 
     let mut count = 0;
     for n in 0..TIMES {
-        // Opened for the shell while it waits for its first line, and from its exec of sh on.
+        // The events are opened while the shell waits for its first line. They count from its exec of sh on, if they are not enabled
+        // before.
         let shell = Command::new("/bin/busybox")
             .args(["sh", "-c", "read line; exec sh -c 'for i in 1 2 3; do (exit $i) || : ; /bin/busybox true; done | cat; exit 0'"])
             .stdin(Stdio::piped())
@@ -274,7 +275,7 @@ fn family() -> Result<String> {
                 probe.event.enable()?;
             }
         }
-        // Dropped, its input ends, and so does the line.
+        // This closes the shell's input, so that `read` returns.
         drop(shell.stdin.take());
         ended(shell)?;
         for probe in &probes {
@@ -308,7 +309,7 @@ fn everybody() -> Result<String> {
     Ok(format!("{count} instructions"))
 }
 
-/// A recorder at work on `child`, which has recorded something.
+/// Starts a recorder of `child`, and waits until it has recorded something.
 fn recorder(child: i32, file: &str) -> Result<Recorder> {
     const RECORD: [&str; 6] = ["record", "-q", "-e", "soft_pt/tsc/u", "-m", "16,16"];
     let mut recorder =
@@ -381,7 +382,7 @@ fn refused() -> Result<String> {
     Ok(format!("{} cases", cases.len()))
 }
 
-/// A user without rights.
+/// The user id of `nobody`, a user without privileges.
 const NOBODY: u32 = 65534;
 
 /// Runs the recorder as the user `nobody`. Returns the event's count, if the recording succeeded, and the recorder's messages.
@@ -396,7 +397,7 @@ pub fn as_nobody(event: &str, arguments: &[&str]) -> Result<(Option<u64>, String
     )?;
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
 
-    // 3: with losses, of which there may be some here.
+    // Exit status 3 reports losses, which are possible here.
     if !matches!(output.status.code(), Some(0 | 3)) {
         return Ok((None, said));
     }
@@ -409,7 +410,7 @@ pub fn as_nobody(event: &str, arguments: &[&str]) -> Result<(Option<u64>, String
 /// An event that the user `nobody` may open for its own program.
 const OWN: &str = "soft_pt/tsc/u";
 
-/// Root's program, which anybody may run with root's rights.
+/// A copy of the program. With the set-user-ID bit, it runs with root's rights for every user.
 const SET_UID: &str = "/tmp/set-uid";
 
 fn permission() -> Result<String> {
@@ -430,7 +431,7 @@ fn permission() -> Result<String> {
                 );
             }
         }
-        // Debian's patch: at level 3 not even one's own.
+        // With Debian's patch, level 3 forbids perf even for the user's own programs.
         let own = ["--", SET_UID, "workload", "calls"];
         std::fs::set_permissions(SET_UID, Permissions::from_mode(0o755))?;
         let (traced, said) = as_nobody(OWN, &own)?;
@@ -443,7 +444,7 @@ fn permission() -> Result<String> {
         let instructions = traced.filter(|n| *n != 0);
         let instructions = instructions
             .with_context(|| format!("nobody does not trace its own program: {said}"))?;
-        // perf takes events off at an exec that gives other rights.
+        // perf removes events at an exec that changes credentials.
         std::fs::set_permissions(SET_UID, Permissions::from_mode(0o4755))?;
         let (traced, said) = as_nobody(OWN, &own)?;
         ensure!(

@@ -1,44 +1,44 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The trace of `pattern` as it comes out of a ring: whether every byte is right, and where some are missing.
+//! Checks the trace of `pattern` in a ring: whether every byte is right, and where bytes are missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{bail, ensure, Context, Result};
 use pattern_codec::{find_sync, payload_word, Header, Kind, HEADER_LEN};
 
-/// What a run of bytes holds.
+/// What a range of bytes contains.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Content {
     /// Bytes of trace.
     pub trace: u64,
-    /// Bytes of packets that carry none.
+    /// Bytes of packets that carry no trace.
     pub overhead: u64,
-    /// Bytes that are missing before packets of streams that were seen.
+    /// Missing bytes: the sum of the gaps in front of packets, within their streams.
     pub missing: u64,
-    /// Places where they are missing, as positions in the ring.
+    /// Where the gaps are, as positions in the ring.
     pub gaps: Vec<u64>,
     /// Bytes of padding.
     pub padding: u64,
-    /// Packets that say that something is missing before them.
+    /// Barrier packets, which mark a loss before the next packet.
     pub barriers: u64,
-    /// Places where something is missing and no such packet stands before.
+    /// Gaps that no barrier marks.
     pub unmarked: u64,
-    /// The streams, and how far each has come.
+    /// The streams, and the end position of each one.
     pub streams: BTreeMap<u32, u64>,
-    /// The CPUs that wrote.
+    /// The CPUs that wrote packets.
     pub cpus: BTreeSet<u16>,
 }
 
-/// Reads `bytes`, the first of which is at position `base` of the ring. If they were cut out of a ring that is written over
-/// and over, the front of the first packet may be missing, and what was before it does not count as missing.
+/// Checks `bytes`, which begin at position `base` of the ring. If `overwritten`, they come from a ring in overwrite mode: the front of the
+/// first packet may be missing, and bytes before a stream's first packet do not count as missing.
 ///
 /// # Errors
-/// Says what is wrong, and where.
+/// Reports the first error and its position.
 pub fn read(bytes: &[u8], base: u64, overwritten: bool) -> Result<Content> {
     let mut content = Content::default();
     let mut at = 0;
-    // What the last packet said of what comes next: stream, position, bytes that are missing before.
+    // What the last barrier says about the next packet: stream, position, and bytes that are missing before it.
     let mut marked = None;
 
     if overwritten && base != 0 {
@@ -104,7 +104,7 @@ pub fn read(bytes: &[u8], base: u64, overwritten: bool) -> Result<Content> {
     Ok(content)
 }
 
-/// Whether the payload is that of the header. Of a barrier: the number in it.
+/// Checks that the payload matches the header. Returns the number of lost bytes that a barrier contains; 0 for other packets.
 fn payload(header: &Header, packet: &[u8]) -> Result<u64> {
     let words = packet.get(HEADER_LEN..).unwrap_or_default();
     let first = header.pos.wrapping_add(u64::try_from(HEADER_LEN)?);
@@ -176,7 +176,7 @@ mod tests {
             content.streams.into_iter().collect::<Vec<_>>(),
             [(1, 384), (2, 256)]
         );
-        // In an overwritten ring, what came before the first packet of a stream is not missing.
+        // In overwrite mode, bytes before a stream's first packet do not count as missing.
         let cut = read(&bytes[40..], 5040, true).unwrap();
         assert_eq!((cut.trace, cut.missing), (384 - 40, 0));
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Waits for what must come.
+//! Waits for a condition, with a time limit.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use anyhow::{ensure, Result};
 /// A time limit that only a defect exceeds, even in a guest that gets a small part of a CPU.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Waits until something is so.
+/// Waits until `is` returns true.
 ///
 /// # Errors
-/// When it takes longer than [`PATIENCE`].
+/// If it takes longer than [`PATIENCE`], or if `is` fails.
 pub fn wait_for(what: &str, mut is: impl FnMut() -> Result<bool>) -> Result<()> {
     let end = Instant::now() + PATIENCE;
     while !is()? {

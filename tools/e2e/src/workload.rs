@@ -47,19 +47,19 @@ pub enum Kind {
     Late,
 }
 
-/// How often `Late` sleeps, and how long.
+/// How often a `Late` workload sleeps, and how long each time.
 const SLEEPS: u32 = 1000;
 const SLEEP: Duration = Duration::from_micros(100);
 
-/// What a workload waits for.
+/// The condition that ends a workload early.
 enum Awaited {
-    /// Its end only.
+    /// None: only the time limit ends it.
     Nothing,
     Trace(Growing),
     File(PathBuf),
 }
 
-/// How long a workload goes on.
+/// How long a workload runs.
 struct Until {
     awaited: Awaited,
     end: Instant,
@@ -82,7 +82,7 @@ impl Until {
         })
     }
 
-    /// Whether there is what it waits for, if it waits for something.
+    /// Whether the awaited condition holds. `None` if the workload awaits nothing.
     fn is_there(&self) -> Option<bool> {
         match &self.awaited {
             Awaited::Nothing => None,
@@ -100,7 +100,7 @@ impl Until {
     }
 }
 
-/// Runs a workload. It fails if what it waits for does not come in time.
+/// Runs a workload. Fails if the awaited condition does not hold in time.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let until = Until::new(args)?;
 
@@ -159,7 +159,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// How often [`called`] is called.
 pub const CALLS: u64 = 1000;
 
-/// Calls, and comes back each time.
+/// Calls [`called`] `times` times: each time a call and a return.
 #[inline(never)]
 fn caller(times: u64) -> u64 {
     (0..times).fold(0, |sum, n| black_box(called(n)).wrapping_add(sum))
@@ -171,14 +171,14 @@ fn called(n: u64) -> u64 {
     black_box(n).wrapping_mul(3)
 }
 
-/// Keeps this thread on a CPU.
+/// Pins this thread to a CPU.
 pub fn pin(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
     sched_setaffinity(None, &set).with_context(|| format!("cannot move to CPU {cpu}"))
 }
 
-/// Computes for so long.
+/// Computes for this time.
 #[inline(never)]
 pub fn spin(time: Duration) {
     let end = Instant::now() + time;

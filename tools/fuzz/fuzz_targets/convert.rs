@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A file, whose trace may be compressed, made plain.
+//! Decompresses a file, whose trace may be compressed.
 
 #![no_main]
 

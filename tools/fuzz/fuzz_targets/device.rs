@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a guest does to the trace unit.
+//! Actions of a guest on the trace unit.
 
 #![no_main]
 

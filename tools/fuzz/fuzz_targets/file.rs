@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A file, read whole.
+//! Reads everything in a file.
 
 #![no_main]
 

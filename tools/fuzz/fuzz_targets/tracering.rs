@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a ring buffer of tracefs has, and what describes it.
+//! Content of a ring buffer of tracefs, and its descriptions.
 
 #![no_main]
 

@@ -14,22 +14,22 @@ use vfio_bindings::bindings::vfio::{
 };
 use vfio_user::{DmaMapFlags, DmaUnmapFlags, ServerBackend};
 
-/// Bytes of an action: what, a small number, a larger one, a value.
+/// Length of an action in bytes: its kind, a small number, a larger one, and a value.
 const ACTION: usize = 12;
 const PAGE: u64 = 4096;
-/// Pages that the guest has.
+/// Number of pages that the guest has.
 const PAGES: u16 = 32;
-/// The most actions of an input: those behind them are not done.
+/// Maximum number of actions of an input. Further ones are ignored.
 const MOST: usize = 256;
 
-/// QEMU, of which no CPU executes anything.
+/// Stands for QEMU: no CPU executes anything.
 #[derive(Default)]
 struct Idle(Mutex<Vec<Work>>);
 
 type Work = Box<dyn FnOnce() + Send>;
 
 impl Idle {
-    /// Does what it was asked to do soon.
+    /// Runs the queued work.
     fn work(&self) {
         let work = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         for work in work {
@@ -77,7 +77,7 @@ impl Guest {
     }
 
     /// # Panics
-    /// If the device has written to a page that it was never to reach.
+    /// If the device has written to a page that was never mapped for it.
     fn check(&self) {
         let mut page = [0; 4096];
         for ((at, mapped), written) in (0..)
@@ -92,10 +92,10 @@ impl Guest {
     }
 }
 
-/// What a guest does to the device, action by action.
+/// Runs the actions of a guest on the device.
 ///
 /// # Panics
-/// If the device reaches memory that is not mapped for it, or a register says what cannot be.
+/// If the device reaches memory that is not mapped for it, or a register has an impossible value.
 pub fn device(input: &[u8]) {
     let source = Arc::new(Source::new(Box::new(|| 7), [None, None]));
     let qemu = Arc::new(Idle::default());
@@ -128,9 +128,9 @@ fn act(device: &mut Shared, guest: &mut Guest, action: &[u8]) {
         2 => VFIO_PCI_BAR2_REGION_INDEX,
         _ => u32::from(small),
     };
-    // An error is QEMU's to tell; the guest sees it as nothing.
+    // QEMU reports an error. The guest does not see it.
     let _ = match what % 12 {
-        // Registers, most of which there are.
+        // Registers, most of which exist.
         0 => device.region_write(
             VFIO_PCI_BAR0_REGION_INDEX,
             u64::from(large % 0x3100),
@@ -187,7 +187,7 @@ fn act(device: &mut Shared, guest: &mut Guest, action: &[u8]) {
     counts(device);
 }
 
-/// `DROPPED` is what was made and not written, unless `WRITTEN` was made to lie.
+/// Checks that `DROPPED` is `GENERATED` less `WRITTEN`, unless all registers read as ones.
 fn counts(device: &mut Shared) {
     let [generated, written, dropped] = [0x30, 0x38, 0x40].map(|register| {
         let mut bytes = [0; 8];
@@ -208,7 +208,7 @@ pub fn seed() -> Vec<u8> {
         out.extend(large.to_le_bytes());
         out.extend(value.to_le_bytes());
     };
-    // Memory and the bus.
+    // Enables memory and bus master.
     act(3, 2, 4, 6);
     // Four pages, which can be read and written, at 0x10000.
     act(5, 0x33, 0, 0x1_0000);

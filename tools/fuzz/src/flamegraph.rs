@@ -19,7 +19,7 @@ use perfdata::{
 use tempfile::TempDir;
 use testdata::program::Ring;
 
-/// Where the program's text is, in memory. In the file it is at [`OFFSET`].
+/// Address of the program's text. In the file it is at [`OFFSET`].
 const BASE: u64 = 0x40_1000;
 const OFFSET: u64 = 120;
 
@@ -29,7 +29,7 @@ const TEXT: [u8; 16] = [
 ];
 const F: u64 = BASE + 10;
 
-/// One way through it, to the end.
+/// The addresses of a run of the program, from its beginning to its end.
 const WAY: [u64; 12] = [
     BASE,
     F,
@@ -45,13 +45,13 @@ const WAY: [u64; 12] = [
     BASE + 9,
 ];
 
-/// Where the kernel has the same code.
+/// Address of the same code in the kernel.
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
 
-/// Where the kernel makes the same code, and says so.
+/// Address at which the kernel generates the same code, and reports it.
 const MADE: u64 = 0xffff_ffff_c000_0000;
 
-/// The directory that all names are looked for in.
+/// The root directory of all file names.
 static ROOT: LazyLock<Option<TempDir>> = LazyLock::new(|| {
     let dir = tempfile::tempdir().ok()?;
     std::fs::write(dir.path().join("prog"), program(BASE)).ok()?;
@@ -77,14 +77,14 @@ fn program(at: u64) -> Vec<u8> {
     file
 }
 
-/// What `script` writes: the number of spans that are open, and how a line begins.
+/// The output of `script`: the number of open spans, and the beginning of an incomplete line.
 #[derive(Default)]
 struct Balance {
     open: i64,
     line: Vec<u8>,
 }
 
-/// The same, as the writer is given away.
+/// A shared [`Balance`]: `script` takes the writer.
 #[derive(Clone, Default)]
 struct Shared(Rc<RefCell<Balance>>);
 
@@ -145,7 +145,7 @@ pub fn flamegraph(input: &[u8]) {
     }
 }
 
-/// The trace of the program whose text is at `base`; [`None`] if a ring is full, which none is.
+/// The trace of the program whose text is at `base`. [`None`] if a ring is full, which does not happen.
 fn trace(ret_compression: bool, base: u64) -> Option<Vec<u8>> {
     let mut ring = Ring::default();
     let mut pt = Encoder::new(Config {
@@ -169,7 +169,7 @@ fn trace(ret_compression: bool, base: u64) -> Option<Vec<u8>> {
     Some(ring.bytes)
 }
 
-/// Recordings of one CPU, and of two threads. The last is of code that the kernel has made.
+/// Recordings of one CPU, and of two threads. The last is of code that the kernel has generated.
 ///
 /// # Errors
 /// If one cannot be made.
@@ -210,7 +210,7 @@ fn recording(trace: &[u8], threads: bool, file: &str) -> perfdata::Result<Vec<u8
         })
         .collect();
     out.record(&IdIndex(&index), None)?;
-    // The processor's clock is perf's.
+    // The time stamp counter is perf's clock.
     let info = AuxtraceInfo {
         kind: 1,
         private: &[42, 0, 1, 0, 1],
@@ -297,7 +297,7 @@ mod tests {
 
     use super::*;
 
-    /// Each seed whose code can be had is followed to its end.
+    /// Each seed whose code is available is followed to its end.
     #[test]
     fn seeds_are_right() {
         let root = ROOT.as_ref().unwrap().path();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the fuzz targets do, one function each. A target may find that its input makes no sense, and no more: no panic,
-//! no loop without end, no memory out of proportion to the input.
+//! The fuzz targets, one function each. A target may refuse its input. It must not panic, loop for ever, or take memory out of proportion
+//! to the input.
 //!
-//! `make fuzz` runs the targets under libFuzzer; `tests/replay.rs` does the same to the corpus that is kept, without it.
+//! `make fuzz` runs the targets under libFuzzer. `tests/replay.rs` runs them on the stored corpus, without it.
 
 use std::alloc::System;
 use std::hint::black_box;
@@ -32,14 +32,14 @@ pub use program::program;
 pub use seeds::seeds;
 pub use tracering::tracering;
 
-/// Counts what is allocated, and lets no input have more than [`allowance`].
+/// Counts the allocated memory, and limits each input to [`allowance`].
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 
 /// A target: its name, and what it does with an input.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// What the report of a problem, or a picture, takes for any input.
+/// Memory in bytes that the report of a problem, or a picture, takes for any input.
 const BASE: usize = 4 << 20;
 
 /// All targets.
@@ -55,7 +55,7 @@ pub const TARGETS: [Target; 9] = [
     ("tracering", tracering),
 ];
 
-/// How much memory an input of `len` bytes may take.
+/// Maximum memory of an input of `len` bytes.
 #[must_use]
 pub fn allowance(len: usize) -> usize {
     64 * len + BASE
@@ -67,13 +67,13 @@ pub fn allowance(len: usize) -> usize {
 /// If the target does.
 pub fn run(target: fn(&[u8]), input: &[u8]) {
     let limit = ALLOCATOR.allocated().saturating_add(allowance(input.len()));
-    // Never below what is allocated, so it cannot be refused.
+    // The limit is never below the allocated memory, so it cannot be refused.
     let _ = ALLOCATOR.set_limit(limit);
     target(input);
     let _ = ALLOCATOR.set_limit(usize::MAX);
 }
 
-/// The program of a target.
+/// Defines the program of a target.
 #[macro_export]
 macro_rules! target {
     ($target:path) => {
@@ -81,10 +81,10 @@ macro_rules! target {
     };
 }
 
-/// Reads a file, and everything in it; as it comes, and in memory.
+/// Reads everything in a file, as a stream and in memory.
 ///
 /// # Panics
-/// If that is not the same.
+/// If the two results differ.
 pub fn file(input: &[u8]) {
     let file = match File::parse(input) {
         Ok(file) => file,
@@ -121,7 +121,8 @@ pub fn file(input: &[u8]) {
     }
 }
 
-/// Reads a file as it comes, and with it the same file in memory: both say the same.
+/// Reads a file as a stream, and compares it with the same file in memory. Returns the number of records, and of bytes of trace. [`None`]
+/// if a record is invalid.
 fn streamed(input: &[u8], file: &File<'_>) -> Option<(u64, u64)> {
     let mut stream = match Stream::open(Cursor::new(input)) {
         Ok(stream) => stream,
@@ -169,8 +170,8 @@ fn streamed(input: &[u8], file: &File<'_>) -> Option<(u64, u64)> {
     Some((records, trace))
 }
 
-/// Finishes a file; what comes of it is a file that is finished, whose records can all be read, and its front is the old one. And
-/// what is read as it comes is the same.
+/// Finishes a file. The result is a file whose records can all be read, in memory and as a stream, and whose index has all AUXTRACE
+/// records. A file that is finished already does not change.
 ///
 /// # Panics
 /// If it is not.
@@ -199,7 +200,7 @@ pub fn recover(input: &[u8]) {
     let file = File::parse(&out).map_err(|e| e.to_string());
     let file = match file {
         Ok(file) => file,
-        // Features that the recorder left and that make no sense are no reason to lose the records.
+        // Spare features that make no sense are no reason to lose the records.
         Err(e) => panic!("it cannot be read: {e}"),
     };
     let (mut records, mut trace) = (0, 0);
@@ -219,7 +220,7 @@ pub fn recover(input: &[u8]) {
     );
 }
 
-/// What `auxrec check`, `report` and `dump` make of a file.
+/// Runs `auxrec check`, `report` and `dump` on a file.
 pub fn check(input: &[u8]) {
     if let Ok(findings) = check::check(input) {
         black_box(findings.to_string());
@@ -231,7 +232,7 @@ pub fn check(input: &[u8]) {
     let _ = black_box(report::timeline(input));
 }
 
-/// Makes of a file one that is not compressed: what comes of it is a perf.data file, in which nothing is left to do.
+/// Decompresses a file. The result is a perf.data file without compressed trace.
 ///
 /// # Panics
 /// If it is not.
@@ -250,7 +251,7 @@ pub fn convert(input: &[u8]) {
     }
 }
 
-/// PMUs such as sysfs shows them.
+/// PMUs in a directory like that of sysfs.
 static PMUS: LazyLock<Option<(tempfile::TempDir, Pmus)>> = LazyLock::new(|| {
     let dir = tempfile::tempdir().ok()?;
     let write = |path: &str, text: &str| {
@@ -266,10 +267,10 @@ static PMUS: LazyLock<Option<(tempfile::TempDir, Pmus)>> = LazyLock::new(|| {
     Some((dir, pmus))
 });
 
-/// The words of a command line, and the files of sysfs. The first byte says which.
+/// Parses words of a command line, and files of sysfs. The first byte selects the parser.
 ///
 /// # Panics
-/// If a value comes out that cannot be.
+/// If a parser returns an impossible value.
 pub fn text(input: &[u8]) {
     let Some((&which, bytes)) = input.split_first() else {
         return;
@@ -305,7 +306,7 @@ pub fn text(input: &[u8]) {
         b'h' => {
             let _ = black_box(Channel::parse(&text));
         }
-        // Commands on a FIFO: the same in whatever pieces they come.
+        // Commands on a FIFO: the result is the same in whatever portions they come.
         b'l' => {
             let whole = Lines::default().feed(bytes);
             let mut lines = Lines::default();

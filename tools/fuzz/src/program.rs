@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A program for the interpreter, in memory that it can write: executed in blocks, and again instruction by instruction, each decoded
-//! anew. Registers, memory and branches must be the same.
+//! Runs a program in the interpreter, in memory that it can write: in blocks, and again instruction by instruction, each decoded anew.
+//! Registers, memory and branches must be the same.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::{ControlFlow, Range};
@@ -12,25 +12,25 @@ use interpreter::{
     ARITHMETIC, DIRECTION,
 };
 
-/// Where its memory is, and how much of it.
+/// Address and length of its memory.
 const BASE: u64 = 0x10_0000;
 const LEN: usize = 1024;
 
-/// What an input begins with: 16 bytes for the registers, the rest is the memory's first part.
+/// Number of bytes at the beginning of an input that set the registers. The rest is the beginning of the memory.
 const HEAD: usize = 16;
 
-/// Instructions.
+/// Maximum number of instructions.
 const LIMIT: u32 = 300;
 
-/// No instruction.
+/// An invalid instruction.
 const UD2: [u8; 2] = [0x0f, 0x0b];
 
-/// Memory and vectors of a program. The numbers that the processor would compute are any, and the same each time.
+/// Memory and vectors of a program. The numbers that the processor would compute are arbitrary, but the same each time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Program {
     memory: Vec<u8>,
     vectors: [[u64; 4]; 16],
-    /// If there is, there is no other code.
+    /// If set, the code is in this range, and all other memory has none.
     only: Option<Range<usize>>,
 }
 
@@ -178,7 +178,7 @@ impl Machine for Program {
         b: u64,
     ) -> Option<Values> {
         let any = any((format!("{float:?} {double} {width:?}"), a, b));
-        // Some could fault.
+        // Some operations could fault.
         (any % 8 != 0).then_some(Values {
             low: any,
             high: any.rotate_left(24),
@@ -229,7 +229,7 @@ impl Observer for Seen {
     }
 }
 
-/// All that a program has and has done.
+/// The state of a program, and what it has done.
 struct State {
     program: Program,
     registers: Registers,
@@ -264,7 +264,7 @@ impl State {
         (ran.executed, ran.ended)
     }
 
-    /// Executes an instruction, if it is not left to the processor.
+    /// Executes an instruction, unless the interpreter leaves it to the processor.
     fn step(&mut self) -> (u64, Ended) {
         let place = self.program.place(self.registers.ip, 1);
         let Some(at) = place.map(|place| place.start) else {
@@ -326,7 +326,7 @@ pub fn program(input: &[u8]) {
     let mut whole = State::new(&program, registers);
     let mut blocks = vec![Block::EMPTY; 16];
     let mut ended = Ended::Limit;
-    // Blocks are kept from one call to the next, which may begin and end within one.
+    // Blocks are kept between the calls, which may begin and end within a block.
     for limit in [1, 5, 2, 3, 17, LIMIT / 3, LIMIT / 3, LIMIT / 3] {
         if ended == Ended::Limit {
             ended = whole.run(&mut blocks, limit).1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What fuzzing begins with: small inputs that are right.
+//! Seeds for fuzzing: small valid inputs.
 
 use std::io::Cursor;
 
@@ -13,7 +13,7 @@ use perfdata::{
 };
 use testdata::pattern::packet;
 
-/// Some inputs for this target.
+/// The seeds of a target.
 ///
 /// # Errors
 /// If one cannot be made.
@@ -60,11 +60,11 @@ pub fn seeds(target: &str) -> perfdata::Result<Vec<Vec<u8>>> {
         recording(false, target != "recover", true)?,
     ];
     if target == "recover" {
-        // One that was cut in the last piece of trace.
+        // A file that was cut in the last piece of trace.
         let mut cut = recording(false, false, false)?;
         cut.truncate(cut.len() - 72);
         out.push(cut);
-        // Records as perf writes them, of which COMPRESSED is not aligned, and one of no known type.
+        // Records of perf, of which COMPRESSED is not aligned, and one of an unknown type.
         let mut foreign = recording(false, false, false)?;
         for (kind, len) in [(78_u32, 24_u16), (81, 13), (4711, 16), (83, 24)] {
             let end = foreign.len() + usize::from(len);
@@ -78,7 +78,7 @@ pub fn seeds(target: &str) -> perfdata::Result<Vec<Vec<u8>>> {
     Ok(out)
 }
 
-/// A recording of the PMU `pattern` on one CPU: two pieces, the second after a gap; compressed, each is of two parts.
+/// A recording of the PMU `pattern` on one CPU: two pieces, the second after a gap. If compressed, each has two parts.
 fn recording(overwrite: bool, finished: bool, compressed: bool) -> perfdata::Result<Vec<u8>> {
     let attr = Attr {
         kind: 42,

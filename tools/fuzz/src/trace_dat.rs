@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Files `trace.dat` that tracering writes, read again here, after trace-cmd.dat.v6(5).
+//! Reads files `trace.dat` that tracering has written, after trace-cmd.dat.v6(5).
 
 use std::io::Cursor;
 
 use ::tracering::dat::{self, Data, Head};
 
-/// What an input asks for: texts that tracefs may have, and sub-buffers of some CPUs.
+/// The content of a file, from an input: texts that tracefs may have, and sub-buffers of some CPUs.
 struct Asked<'a> {
     head: Head,
-    /// Of each CPU: whether its sub-buffers are in the file already, and their bytes.
+    /// For each CPU: whether its sub-buffers are in the file already, and their bytes.
     cpus: Vec<(bool, Vec<u8>)>,
-    /// Whether what is there begins where the head still is.
+    /// Whether the sub-buffers in the file overlap the head, which is an error.
     early: bool,
-    /// Whether what is copied is shorter than it should be.
+    /// Whether copied sub-buffers are shorter than their length, which is an error.
     short: bool,
     texts: Vec<&'a [u8]>,
 }
@@ -47,7 +47,7 @@ impl<'a> Asked<'a> {
             (there, vec![byte; len.min(1 << 16)])
         });
         let mut cpus: Vec<_> = cpus.collect();
-        // One file can become the whole.
+        // The file of one CPU can become the whole file.
         let first = cpus.iter().position(|(there, _)| *there);
         for (cpu, (there, _)) in cpus.iter_mut().enumerate() {
             *there = first == Some(cpu);
@@ -80,7 +80,7 @@ impl<'a> Rest<'a> {
         u64::from_le_bytes(bytes)
     }
 
-    /// A part with its length, of so many bytes, before it.
+    /// A part after its length, which is a number of `len` bytes.
     fn sized(&mut self, len: u64) -> &'a [u8] {
         let len = self.number(len);
         self.take(len)
@@ -90,7 +90,7 @@ impl<'a> Rest<'a> {
         assert_eq!(self.take(u64::try_from(bytes.len()).unwrap_or(0)), bytes);
     }
 
-    /// What the file and perf's section TRACING_DATA have.
+    /// Checks the part that the file and perf's section TRACING_DATA have in common.
     fn common(&mut self, version: &str, head: &Head) {
         self.exact(b"\x17\x08\x44tracing");
         self.exact(version.as_bytes());
@@ -123,7 +123,7 @@ impl<'a> Rest<'a> {
 /// Writes a file, and reads it.
 ///
 /// # Panics
-/// If the file does not have what was written, or is written though it cannot be.
+/// If the file does not have what was written, or an invalid file is written.
 pub(crate) fn trace_dat(input: &[u8]) {
     let Some(asked) = Asked::new(input) else {
         return;
@@ -179,7 +179,7 @@ fn read(bytes: &[u8], front: u64, head: &Head, cpus: &[(bool, Vec<u8>)]) {
             option => (option, rest.sized(4)),
         };
         match option {
-            // TRACECMD_OPTION_CPUSTAT, TRACECLOCK, UNAME: C's strings.
+            // TRACECMD_OPTION_CPUSTAT, TRACECLOCK, UNAME: C strings.
             2 => {
                 assert_eq!(text, [head.stats[stats].as_bytes(), &[0]].concat());
                 stats += 1;
@@ -207,7 +207,7 @@ fn read(bytes: &[u8], front: u64, head: &Head, cpus: &[(bool, Vec<u8>)]) {
     }
     let table = u64::try_from(bytes.len() - rest.0.len()).unwrap_or(0);
     assert_eq!(table, front);
-    // None overlaps another one, or the head; each begins at a multiple of the size of a sub-buffer, as trace-cmd maps it.
+    // No part overlaps another one or the head. Each begins at a multiple of the size of a sub-buffer, because trace-cmd maps it.
     places.sort_unstable();
     for (at, len) in places {
         assert!(before <= at && at % u64::try_from(head.page_size).unwrap_or(1) == 0);
@@ -215,7 +215,7 @@ fn read(bytes: &[u8], front: u64, head: &Head, cpus: &[(bool, Vec<u8>)]) {
     }
 }
 
-/// Some inputs that are right, and two that are not.
+/// Some valid inputs, and two invalid ones.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let texts = b"\tfield: u64 timestamp;\0\ttype_len : 5 bits\0name: a\0name: b\0c0 T _text\0\"%s\"\x0012 init\0[local]\0CPU: 0\0\
         sched\0name: sched_switch\0name: sched_waking\0Linux";

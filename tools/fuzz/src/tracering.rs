@@ -9,7 +9,7 @@ use ::tracering::{Bytes, Meta, PageHeader, Stats, SubBuffer};
 
 use crate::trace_dat;
 
-/// A sub-buffer, a meta-page, a text that describes one, or what a `trace.dat` is to have. The first byte says which.
+/// Parses a sub-buffer, a meta-page, or a text that describes one, or writes a `trace.dat`. The first byte selects which.
 ///
 /// # Panics
 /// If an event is not within its sub-buffer, or a sub-buffer not within its mapping.
@@ -44,7 +44,7 @@ pub fn tracering(input: &[u8]) {
         b's' => {
             black_box(Stats::parse(&text).is_ok());
         }
-        // A format, and behind a 0 an event.
+        // A format, and after a 0 an event.
         _ => {
             let split = bytes.iter().position(|byte| *byte == 0);
             let (format, event) = bytes.split_at(split.unwrap_or(bytes.len()));
@@ -59,7 +59,7 @@ pub fn tracering(input: &[u8]) {
     }
 }
 
-/// All events of a sub-buffer, of a kernel whose `long` has so many bytes.
+/// Reads all events of a sub-buffer, of a kernel whose `long` has this many bytes.
 fn events(long: usize, page: &[u8]) {
     let header = PageHeader::new(long, page.len());
     let Ok(sub) = SubBuffer::parse(&header, Bytes::from(page)) else {
@@ -77,7 +77,7 @@ fn events(long: usize, page: &[u8]) {
     assert!(events.next().is_none());
 }
 
-/// Some inputs that are right.
+/// Some valid inputs.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let page = |long: usize, commit: u32, words: &[u32]| {
         let mut out = vec![if long == 4 { b'4' } else { b'8' }];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The targets on the corpus that is kept, on seeds cut anywhere, on seeds with any one word changed, and on files that are
-//! made to take much memory or time.
+//! Runs the targets on the stored corpus, on seeds that are cut or have one word changed, and on files that are made to take much memory or
+//! time.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use std::path::Path;
 use fuzz::{run, seeds, Target, TARGETS};
 use perfdata::{Attr, Features, Writer};
 
-/// One test, as all share one counting allocator.
+/// There is only one test, because all tests would share the counting allocator.
 #[test]
 fn nothing_panics_and_nothing_takes_much_memory() {
     for target in TARGETS {
@@ -54,7 +54,7 @@ fn changed((name, target): Target) {
     }
 }
 
-/// A file of which this is everything behind the header: attributes and records, and no features.
+/// A file with these attributes and records after the header, and no features.
 fn file(attrs: &[u8], records: &[u8]) -> Vec<u8> {
     let words = |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
     let len = |part: &[u8]| u64::try_from(part.len()).unwrap();
@@ -87,7 +87,7 @@ fn record(kind: u32, body: &[u64]) -> Vec<u8> {
     out
 }
 
-/// A file whose notes name so many CPUs.
+/// A file whose notes name this many CPUs.
 fn offline(cpus: u32) -> Vec<u8> {
     let cpus: Vec<_> = (0..cpus).map(|cpu| format!("{cpu}:1")).collect();
     let mut features = Features::new();

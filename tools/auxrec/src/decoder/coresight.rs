@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What perf's decoder of CoreSight has to be told: the trace unit of each CPU, as `cs_etm_info_fill()` of perf's
-//! `arch/arm/util/cs-etm.c` does. The decoder is OpenCSD.
+//! The description of CoreSight for perf's decoder, which is OpenCSD: the trace unit of each CPU, as `cs_etm_info_fill()` of perf's
+//! `arch/arm/util/cs-etm.c` writes it.
 //!
 //! The sink, TRBE or ETR, is not described: AUX records have flags for the form of its trace.
 
@@ -32,7 +32,7 @@ const TRCCONFIGR: [(&str, u64); 6] = [
     ("retstack", 1 << 12),
 ];
 
-/// Which architecture a trace unit has.
+/// The architecture of a trace unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Etm3,
@@ -63,12 +63,12 @@ impl<'a> Unit<'a> {
         etm3.text("mgmt/etmccer").map(|_| etm3)
     }
 
-    /// A file of the unit.
+    /// The content of a file of the unit.
     fn text(&self, name: &str) -> Option<String> {
         self.pmu.file(&format!("cpu{}/{name}", self.cpu))
     }
 
-    /// A register, in the file of this name.
+    /// The value of a register, from the file of this name.
     fn register(&self, name: &str) -> Option<u64> {
         super::number(&self.text(name)?, 16)
     }
@@ -80,7 +80,7 @@ impl<'a> Unit<'a> {
             let is_set = bits.iter().filter(|(name, _)| event.value(name) != 0);
             is_set.fold(0, |all, (_, bit)| all | bit)
         };
-        // That of kernels before 6.0. Later ones tell it in a record for each CPU.
+        // The trace id of kernels before 6.0. Later kernels report it in a record for each CPU.
         let trace_id = u64::from(0x10 + self.cpu % 48 * 2);
         let (magic, config, registers): (_, _, &[_]) = match self.kind {
             Kind::Etm3 => (MAGIC_ETM3, config(&ETMCR), &["mgmt/etmccer", "mgmt/etmidr"]),
@@ -129,7 +129,7 @@ impl<'a> Unit<'a> {
     }
 }
 
-/// Registers of ETMv4, and the one more of ETE.
+/// Registers of ETMv4, and one more of ETE.
 const REGISTERS: [&str; 6] = [
     "trcidr/trcidr0",
     "trcidr/trcidr1",
@@ -139,7 +139,7 @@ const REGISTERS: [&str; 6] = [
     "mgmt/trcdevarch",
 ];
 
-/// Checks that there is one event, and that the trace units of these CPUs can do what it asks for.
+/// Checks that there is only one event, and that the trace units of these CPUs can do what it asks for.
 pub(super) fn check(plan: &Plan, cpus: &[u32]) -> Result<()> {
     let events = plan.events.iter().map(|(event, _)| event);
     let mut events = events.filter(|event| event.pmu.format() == Some(Format::CoreSight));
@@ -276,7 +276,7 @@ mod tests {
                 .map(|said| says.is_some_and(|says| said.contains(says)));
             assert!(is_right.unwrap_or(says.is_none()), "{event} {said:?}");
         }
-        // Of each field that is read, a value that says that the ability is missing.
+        // For each field that is read, a value that means that the ability is missing.
         let of_cpu = dir.path().join("cs_etm/cpu0/trcidr");
         for (register, value, event) in [
             ("trcidr0", "0x00000ea1", "cs_etm/timestamp/"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What perf's decoder of Intel PT has to be told about a recording.
+//! The description of a recording for perf's decoder of Intel PT.
 //!
 //! The words are those of `intel_pt_info_fill()` in perf's `arch/x86/util/intel-pt.c`; their order is `INTEL_PT_PMU_TYPE` and
 //! so on in `util/intel-pt.h`.
@@ -12,11 +12,11 @@ use perfdata::TimeConv;
 use crate::pmu::Pmu;
 use crate::session::{Mode, Plan};
 
-/// Records of context switches: none.
+/// No records of context switches.
 const NO_SWITCHES: u64 = 0;
-/// Those of the threads that are traced.
+/// Records of context switches of the traced threads.
 const SWITCHES_OF_THREADS: u64 = 2;
-/// Those of the CPU, with the next task.
+/// Records of context switches of the CPU, with the next task.
 const SWITCHES_OF_CPUS: u64 = 3;
 
 /// The private words of AUXTRACE_INFO, if the event's PMU writes Intel PT.
@@ -43,16 +43,16 @@ pub fn info(plan: &Plan, clock: &TimeConv) -> Option<Vec<u64>> {
         mask(pmu, "tsc"),
         mask(pmu, "noretcomp"),
         switches,
-        // Areas of which samples hold pieces are overwritten, too; that is no snapshot.
+        // Areas from which samples take trace are in overwrite mode, too, but those are no snapshots.
         u64::from(plan.mode == Mode::Overwrite && !plan.samples()),
         plan.cpus.is_some().into(),
         mask(pmu, "mtc"),
         mask(pmu, "mtc_period"),
-        // A decoder takes no times from MTC packets without it.
+        // Without this a decoder takes no times from MTC packets.
         ticks,
         coarse,
         mask(pmu, "cyc"),
-        // The ratio that CBR packets are compared with.
+        // The ratio with which the decoder compares CBR packets.
         pmu.max_nonturbo_ratio.unwrap_or(0),
         u64::try_from(filter.len()).unwrap_or(0),
     ];
@@ -61,7 +61,7 @@ pub fn info(plan: &Plan, clock: &TimeConv) -> Option<Vec<u64>> {
     Some(words)
 }
 
-/// A text as words: with a NUL behind it, and zeros up to a whole word. An empty one has none.
+/// A text as words, with a NUL at its end and zeros up to a whole word. An empty text has no words.
 fn text(bytes: &[u8]) -> Vec<u64> {
     let ended = match bytes {
         [] => Vec::new(),
@@ -77,13 +77,13 @@ fn text(bytes: &[u8]) -> Vec<u64> {
     ended.chunks(8).map(word).collect()
 }
 
-/// Whether the time stamps in the trace of CPUs cannot be compared with the times of records, which name the tasks that ran there.
+/// Whether the time stamps in the trace of CPUs cannot be compared with the times of records, which name the tasks on these CPUs.
 #[must_use]
 pub fn lacks_clock(plan: &Plan, clock: &TimeConv) -> bool {
     plan.writes_intel_pt() && plan.cpus.is_some() && !clock.cap_zero
 }
 
-/// The bits of `config` that a term takes.
+/// The bits of `config` that a term has.
 fn mask(pmu: &Pmu, name: &str) -> u64 {
     pmu.terms
         .get(name)
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(snapshots(&plan), 0);
     }
 
-    /// Time stamps and branches are asked for, unless the user does not want them.
+    /// Time stamps and branches are enabled, unless the user disables them.
     #[test]
     fn defaults_are_those_of_perf() {
         let dir = tempfile::tempdir().unwrap();
@@ -211,12 +211,12 @@ mod tests {
         }
     }
 
-    /// Those that perf gives the processor's unit.
+    /// The defaults that perf gives the processor's own unit.
     #[test]
     fn defaults_of_hardware() {
         const PT: u64 = 1 | 1 << 10 | 1 << 13;
         for (caps, want) in [
-            // As of most processors.
+            // Most processors have these.
             (
                 &[("mtc", "1"), ("mtc_periods", "249"), ("psb_periods", "3f")][..],
                 0x0300_e601,
@@ -263,7 +263,7 @@ mod tests {
         }
     }
 
-    /// Each value of each term that has some values only, where the unit has them and where it lacks them.
+    /// Each value of each term with a limited set of values, on units that support it and on units that do not.
     #[test]
     fn values_are_those_in_caps() {
         let terms = [
@@ -307,7 +307,7 @@ mod tests {
         }
     }
 
-    /// A PMU that lacks one of the marks, or has it elsewhere, is none.
+    /// A PMU that lacks one of these marks, or has it elsewhere, does not write Intel PT.
     #[test]
     fn other_units_are_told_apart() {
         for left_out in [

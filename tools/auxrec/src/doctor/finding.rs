@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What of a [`Host`] prevents recording, or a part of it.
+//! What prevents recording, or a part of it, on a [`Host`].
 
 use rustix::io::Errno;
 
@@ -15,9 +15,9 @@ use auxview::size::bytes;
 pub struct Finding {
     /// Its name in JSON.
     pub name: &'static str,
-    /// What is so.
+    /// The cause.
     pub is: String,
-    /// What cannot be done therefore.
+    /// What cannot be done because of it.
     pub prevents: Vec<String>,
     /// What to do about it.
     pub remedy: String,
@@ -75,7 +75,7 @@ fn call(host: &Host) -> Option<Finding> {
     ))
 }
 
-/// What the kernel lets processes without CAP_PERFMON do.
+/// What the kernel allows processes without CAP_PERFMON.
 fn paranoid(host: &Host) -> Option<Finding> {
     let Limits {
         paranoid, may_perf, ..
@@ -107,10 +107,10 @@ fn paranoid(host: &Host) -> Option<Finding> {
     ))
 }
 
-/// How to trace without a unit.
+/// How to trace without a trace unit in the processor.
 const SOFTWARE: &str = "record the PMU soft_pt, which traces user space in software (README.md, \"On your own kernel\")";
 
-/// Whether the processor's unit is there.
+/// Whether the processor's trace unit has a PMU.
 fn unit(host: &Host) -> Option<Finding> {
     let has = |prefix: &str| host.pmus.iter().any(|name| name.starts_with(prefix));
     let (name, prefix, what) = match host.processor {
@@ -149,7 +149,7 @@ fn unit(host: &Host) -> Option<Finding> {
     ))
 }
 
-/// What a kernel that is locked down refuses to root.
+/// What a kernel in lockdown refuses to root.
 fn lockdown(host: &Host) -> Option<Finding> {
     let modules = "loading modules that are not signed, such as soft_pt of your own build";
     let (level, prevents): (_, &[&str]) = match host.lockdown {
@@ -165,7 +165,7 @@ fn lockdown(host: &Host) -> Option<Finding> {
     ))
 }
 
-/// What perf's recorder asks for as root.
+/// The sizes of perf's own rings for root.
 const DATA: usize = 512 << 10;
 const AUX: usize = 4 << 20;
 
@@ -214,7 +214,7 @@ fn open_files(host: &Host) -> Option<Finding> {
     ))
 }
 
-/// What kernels can do from which version on.
+/// The kernel version from which on something is possible.
 const SINCE: [((u32, u32), &str); 6] = [
     ((5, 5), "trace in samples (--aux-sample)"),
     ((5, 8), "recording with CAP_PERFMON, without CAP_SYS_ADMIN"),
@@ -240,7 +240,7 @@ fn kernel(host: &Host) -> Option<Finding> {
     (!prevents.is_empty()).then(|| Finding::new("kernel", is, &prevents, "install a newer kernel"))
 }
 
-/// Modules of PMUs with an AUX area: the module, how its PMUs are named, and what they record.
+/// Modules of PMUs with an AUX area: the module, the prefix of its PMUs' names, and what they record.
 const MODULES: [(&str, &str, &str); 4] = [
     ("arm_spe_pmu", "arm_spe_", "Arm SPE"),
     ("coresight_etm4x", "cs_etm", "Arm CoreSight"),
@@ -248,7 +248,7 @@ const MODULES: [(&str, &str, &str); 4] = [
     ("soft_pt", "soft_pt", "programs in software, as Intel PT"),
 ];
 
-/// Those that are installed and not loaded.
+/// The [`MODULES`] that are installed and not loaded.
 fn modules(host: &Host) -> impl Iterator<Item = Finding> + '_ {
     let missing = |prefix: &str| !host.pmus.iter().any(|name| name.starts_with(prefix));
     let modules = MODULES.into_iter();

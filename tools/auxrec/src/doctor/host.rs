@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What files and system calls say of this machine, its kernel and this process.
+//! What files and system calls show of this machine, its kernel and this process.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::limits::Limits;
 use crate::pmu::Pmus;
 use crate::sys;
 
-/// What the findings are derived from.
+/// The state from which the findings are derived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     /// The kernel's release, as `uname -r` prints it.
@@ -22,8 +22,8 @@ pub struct Host {
     pub limits: Limits,
     /// The value that `RLIMIT_NOFILE` may be raised to; [`None`]: no limit.
     pub hard_files: Option<u64>,
-    /// What `perf_event_open()` returns for flags that no kernel knows. A kernel with perf events returns `EINVAL` before it looks at
-    /// anything else, so another error is that of a filter.
+    /// The errno of `perf_event_open()` for flags that no kernel knows. A kernel with perf events returns `EINVAL` before it examines
+    /// anything else, so another errno is that of a filter.
     pub call: Errno,
     /// Whether the kernel has perf events: `perf_event_paranoid` is there.
     pub has_perf: bool,
@@ -48,7 +48,7 @@ pub enum Lockdown {
     None,
     /// It loads signed modules only.
     Integrity,
-    /// It also hides what it knows from root.
+    /// It also hides its data from root.
     Confidentiality,
 }
 
@@ -84,7 +84,7 @@ fn has_flag(cpuinfo_text: &str, flag: &str) -> bool {
 }
 
 impl Lockdown {
-    /// From `none [integrity] confidentiality`.
+    /// Parses a text such as `none [integrity] confidentiality`.
     fn parse(text: &str) -> Self {
         if text.contains("[confidentiality]") {
             Self::Confidentiality
@@ -106,7 +106,7 @@ fn modules(dep: &str) -> impl Iterator<Item = String> + '_ {
 }
 
 impl Host {
-    /// That of this process.
+    /// Reads the state for this process.
     #[must_use]
     pub fn read(pmus: &Pmus, online: usize) -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -116,7 +116,7 @@ impl Host {
             .into_owned();
         let cpuinfo_text = read("/proc/cpuinfo");
         let dep = read(&format!("/lib/modules/{release}/modules.dep"));
-        // Processors without a flag for it: the firmware's tables say.
+        // Some processors have no flag for a hypervisor: the firmware's tables show it.
         let vendor = read("/sys/class/dmi/id/sys_vendor");
         Self {
             limits: Limits::read(online),

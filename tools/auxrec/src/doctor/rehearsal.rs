@@ -23,9 +23,9 @@ pub enum Area {
     None,
     /// No event of it could be opened and mapped.
     Unknown {
-        /// The recorder's words for it.
+        /// The recorder's error message.
         why: String,
-        /// Whether this process was denied it, rather than the event refused.
+        /// Whether this process was denied access. Otherwise the event itself was refused.
         denied: bool,
     },
 }
@@ -45,7 +45,7 @@ pub(super) fn area(pmu: &Pmu) -> Area {
                 Err(error) => {
                     let denied = is_denial(&error);
                     let known = matches!(last, Some(Area::Unknown { denied: true, .. }));
-                    // Of several errors, a denial says more than a refusal of the terms.
+                    // If there are several errors, a denial says more than a refusal of the terms.
                     if denied || !known {
                         let why = Limits::read(1).explain_open(&error, &text, way.whom());
                         let why = why.to_string();
@@ -101,7 +101,7 @@ fn map(attr: &Attr, cpu: Option<u32>) -> io::Result<bool> {
         Ok(_) => Ok(true),
         Err(error) => match Errno::from_io_error(&error) {
             Some(Errno::OPNOTSUPP) => Ok(false),
-            // The driver was asked for one, and wants another size.
+            // The driver has an AUX area, but requires another size.
             Some(Errno::NOMEM) => Ok(true),
             _ => Err(error),
         },
@@ -192,7 +192,7 @@ impl Way {
                 Whom::Cpu(cpu) => Target::System(vec![cpu]),
             },
             per_thread: self.whom == Whom::Alone,
-            // No file beside it.
+            // No file beside the recording.
             output: "-".into(),
             command: match self.cpu() {
                 None if self.whom != Whom::All => command.into(),

@@ -48,7 +48,7 @@ fn with(mut host: Host, change: fn(&mut Host)) -> Host {
     host
 }
 
-/// For each host the names of the findings, and words that the first one has.
+/// For each host: the names of its findings, and words in the first of them.
 #[test]
 fn findings() {
     let table: &[(Host, &[&str], &[&str])] = &[
@@ -164,7 +164,7 @@ fn findings() {
                 "soft_pt",
             ],
         ),
-        // A guest that has been given the unit.
+        // A guest to which the hypervisor shows the trace unit.
         (with(server(), |host| host.guest = true), &[], &[]),
         (
             with(server(), |host| host.pmus.clear()),

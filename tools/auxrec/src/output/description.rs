@@ -15,7 +15,7 @@ use crate::session::{Mode, Plan};
 use crate::sys;
 use crate::target::Target;
 use crate::tracepoints::Described;
-use auxview::join::Apart;
+use auxview::join::SplitFiles;
 use auxview::trace::{CYCLES, REFERENCE};
 use auxview::unpack::NOTE;
 
@@ -55,13 +55,13 @@ pub(crate) struct Description {
     pub target: Target,
     /// The process of the command.
     pub workload: Option<u32>,
-    /// How the processor's clock becomes that of the records, if the kernel says so.
+    /// How to convert the processor's clock to that of the records, if the kernel provides the conversion.
     pub clock: Option<TimeConv>,
-    /// What perf's decoder of the trace has to be told, if it has one.
+    /// The AUXTRACE_INFO record, if perf has a decoder for the trace.
     pub info: Option<Info>,
     /// If each thread writes a file: the recording, and the thread of this file.
-    pub apart: Option<Apart>,
-    /// The events of tracefs that it has.
+    pub split_files: Option<SplitFiles>,
+    /// The events of tracefs in the recording.
     pub tracepoints: Option<Described>,
 }
 
@@ -93,8 +93,8 @@ pub(super) fn features(
     if limits.parts {
         notes.push(("part", part.to_string()));
     }
-    if let Some(apart) = &what.apart {
-        notes.extend(apart.notes());
+    if let Some(split) = &what.split_files {
+        notes.extend(split.notes());
     }
     if limits.level.is_some() {
         notes.push((NOTE, "zstd".to_owned()));

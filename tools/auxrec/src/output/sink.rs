@@ -11,7 +11,7 @@ use perfdata::{Auxtrace, FinishedRound, Writer};
 use super::Output;
 use auxview::join::merge;
 
-use crate::drain::{Sink, Tape, Times};
+use crate::drain::{FileSink, Sink, Times};
 use crate::error::Result;
 use crate::sys::Mapping;
 
@@ -56,7 +56,7 @@ impl Sink for Output {
     }
 }
 
-impl Tape for Output {
+impl FileSink for Output {
     fn round(&mut self) -> Result<()> {
         // The records go to the system now. FINISHED_ROUND may wait for the next records, or for the
         // header.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Brings a file to its disk.
+//! Synchronises a file with its disk.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,7 @@ use auxview::file::{bring, cannot_write};
 use crate::error::Result;
 use crate::message::say;
 
-/// A file as its disk sees it.
+/// A file that can be synchronised with its disk.
 pub(super) trait Disk: Send + 'static {
     /// Waits until all of it is on the disk. A pipe or a device has none: that is no error.
     fn bring(&self) -> io::Result<()>;
@@ -69,7 +69,7 @@ impl Sync {
     /// Whether all went well so far.
     ///
     /// # Errors
-    /// What the disk reported. It is returned once.
+    /// The error that the disk reported. It is returned once.
     pub(super) fn check(&mut self) -> Result<()> {
         match &self.thread {
             Some(thread) if thread.is_finished() => self.stop(),
@@ -119,7 +119,7 @@ pub(super) mod tests {
             Self(call, Arc::default())
         }
 
-        /// What `check` returns of the failure, once it is there.
+        /// Calls `check` until the failure has been reported. Returns its error.
         pub fn reported(&self, mut check: impl FnMut() -> Result<()>) -> Result<()> {
             // After the failure there are no calls.
             while self.1.load(Ordering::Relaxed) <= self.0 + 1 {
@@ -149,7 +149,7 @@ pub(super) mod tests {
         assert!(says.starts_with(want), "{says}");
     }
 
-    /// The kernel reports it once; it is not lost, whichever call it comes from.
+    /// The kernel reports an error of the disk once. It is not lost, whichever call returns it.
     #[test]
     fn an_error_of_the_disk_is_reported() {
         let path = Path::new("a/file");

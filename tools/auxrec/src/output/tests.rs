@@ -12,10 +12,10 @@ use perfdata::{Attr, Auxtrace, EventDesc, Feature, FinishedRound, RecordType};
 use super::sink::payload_at;
 use super::sync::tests::Bad;
 use super::*;
-use crate::drain::{Sink, Tape};
+use crate::drain::{FileSink, Sink};
 use crate::session::Plan;
 use crate::sys::{self, Mapping};
-use auxview::join::Apart;
+use auxview::join::SplitFiles;
 
 const PAGES: usize = 4;
 
@@ -112,7 +112,7 @@ fn description() -> Description {
         workload: None,
         clock: None,
         info: None,
-        apart: Some(Apart {
+        split_files: Some(SplitFiles {
             id: "1-2".to_owned(),
             threads: 2,
             thread: None,
@@ -127,13 +127,13 @@ fn others_cannot_read_files_of_trace() {
     let directory = tempfile::tempdir().unwrap();
     let in_it = |name| directory.path().join(name);
     let whole = Output::create(&in_it("whole"), description(), Limits::default()).unwrap();
-    let part = whole.apart(0, &(0..1)).unwrap();
+    let part = whole.part(0, &(0..1)).unwrap();
     let limits = Limits {
         parts: true,
         ..Limits::default()
     };
     let what = Description {
-        apart: None,
+        split_files: None,
         tracepoints: None,
         ..description()
     };
@@ -147,14 +147,14 @@ fn others_cannot_read_files_of_trace() {
     assert_eq!(modes.collect::<Vec<_>>(), [0o100_600; 6]);
 }
 
-/// A series of files, of which each has the note that tells it apart.
+/// A series of files. Their command line identifies the series.
 fn series(base: &Path, parts: u32, id: &str) -> Output {
     let limits = Limits {
         parts: true,
         ..Limits::default()
     };
     let what = Description {
-        apart: None,
+        split_files: None,
         cmdline: vec![id.into()],
         ..description()
     };
@@ -206,7 +206,7 @@ fn a_series_does_not_replace_another() {
     // Without anything recorded the names are as before.
     series(&base, 1, "fourth").discard();
     assert_eq!(there(), want);
-    // A file that comes meanwhile stays; the one before it can be finished again.
+    // A file that appears in the meantime is not replaced. The file before it can still be finished.
     let mut fifth = series(&base, 1, "fifth");
     let theirs = directory.path().join("perf.data.0002");
     fs::write(&theirs, "theirs").unwrap();
@@ -221,7 +221,7 @@ fn a_series_does_not_replace_another() {
     assert_eq!(fifth.parts(), 1);
 }
 
-/// What the disk reports ends the recording, and the file before its successor.
+/// An error of the disk ends the recording, and is reported before the next file begins.
 #[test]
 fn a_bad_disk_ends_the_recording() {
     let directory = tempfile::tempdir().unwrap();
@@ -230,7 +230,7 @@ fn a_bad_disk_ends_the_recording() {
         ..Limits::default()
     };
     let what = Description {
-        apart: None,
+        split_files: None,
         ..description()
     };
     let path = directory.path().join("perf.data");
@@ -260,7 +260,7 @@ fn what_was_collected_is_in_a_file_that_is_not_gone_on_with() {
     let path = directory.path().join("perf.data");
     let what = description();
     let whole = Output::create(&path, what, Limits::default()).unwrap();
-    let mut part = whole.apart(0, &(0..1)).unwrap();
+    let mut part = whole.part(0, &(0..1)).unwrap();
     part.begin().unwrap();
     let aux = Auxtrace {
         size: 8,
@@ -296,7 +296,7 @@ fn the_end_of_a_file_in_the_place_of_records() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("perf.data");
     let whole = Output::create(&path, description(), Limits::default()).unwrap();
-    let part = whole.apart(0, &(0..1)).unwrap();
+    let part = whole.part(0, &(0..1)).unwrap();
     for mut file in [whole, part] {
         Sink::records(&mut file, &RECORD.repeat(4000), None).unwrap();
         file.flush().unwrap();

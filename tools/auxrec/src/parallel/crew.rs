@@ -42,8 +42,7 @@ fn cannot(e: &std::io::Error) -> Error {
     Error::failed(format!("cannot start a thread: {e}{advice}"))
 }
 
-/// Two ends of a stream. A byte from the first, or closing it, tells the second that the recording is
-/// over.
+/// Two ends of a stream. A byte that is written to the first, or closing it, signals the second that the recording is over.
 pub(crate) fn bell() -> Result<(UnixStream, UnixStream)> {
     let (over, finished) = UnixStream::pair().map_err(|e| cannot(&e))?;
     // Threads write to it again and again, also when the reader has ended.

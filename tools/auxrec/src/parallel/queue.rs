@@ -13,7 +13,7 @@ use perfdata::Auxtrace;
 
 use super::crew::Lane;
 use super::stock::Stock;
-use crate::drain::{Sink, Tape, Times};
+use crate::drain::{FileSink, Sink, Times};
 use crate::error::{Error, Result};
 use crate::sys::Mapping;
 
@@ -37,7 +37,7 @@ pub(super) enum Op {
     Rotate,
 }
 
-/// What a thread hands to the writer at once.
+/// A unit of work that a thread sends to the writer.
 pub(super) struct Batch {
     pub(super) thread: usize,
     /// The round in which the last complete pass of the thread began.
@@ -56,7 +56,7 @@ pub(super) struct Shared<'a, T> {
     pub(super) stock: Stock,
 }
 
-/// What one thread at a time may use.
+/// The state behind the lock.
 pub(super) struct Desk<'a, T> {
     pub(super) file: &'a mut T,
     /// For each thread, the newest round in which a pass began that is in the file.
@@ -65,7 +65,7 @@ pub(super) struct Desk<'a, T> {
     dirty: bool,
 }
 
-impl<'a, T: Tape> Shared<'a, T> {
+impl<'a, T: FileSink> Shared<'a, T> {
     pub(super) fn new(file: &'a mut T, threads: usize, bound: usize) -> Self {
         Self {
             desk: Mutex::new(Desk {
@@ -143,7 +143,7 @@ pub(super) struct Queue<'s, 'f, T> {
     buffer: Vec<u8>,
 }
 
-impl<'s, 'f, T: Tape> Queue<'s, 'f, T> {
+impl<'s, 'f, T: FileSink> Queue<'s, 'f, T> {
     pub(super) fn new(
         shared: &'s Shared<'f, T>,
         thread: usize,
@@ -205,7 +205,7 @@ impl<'s, 'f, T: Tape> Queue<'s, 'f, T> {
 
 impl<T> Drop for Queue<'_, '_, T> {
     fn drop(&mut self) {
-        // Of a piece that was not drained to its end: other threads may wait for its memory.
+        // The buffer of an incomplete piece: other threads may wait for its memory.
         self.shared.stock.give(std::mem::take(&mut self.buffer));
     }
 }
@@ -215,7 +215,7 @@ fn gone() -> Error {
     Error::failed("the file cannot be written")
 }
 
-impl<T: Tape> Lane for Queue<'_, '_, T> {
+impl<T: FileSink> Lane for Queue<'_, '_, T> {
     type To = Self;
 
     fn begin(&mut self) -> Result<&mut Self> {
@@ -241,7 +241,7 @@ impl<T: Tape> Lane for Queue<'_, '_, T> {
     }
 }
 
-impl<T: Tape> Sink for Queue<'_, '_, T> {
+impl<T: FileSink> Sink for Queue<'_, '_, T> {
     fn records(&mut self, bytes: &[u8], times: Option<Times>) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());

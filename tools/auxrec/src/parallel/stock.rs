@@ -137,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    /// Each step takes a buffer or gives back the oldest one, and what there is then.
+    /// Each row takes a buffer or gives back the oldest one, then checks the number of bytes in all buffers.
     #[test]
     fn buffers_count_with_their_capacity() {
         let stock = Stock::new(3 * UNIT);

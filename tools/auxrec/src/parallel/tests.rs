@@ -52,7 +52,7 @@ impl Seek for Disk {
     }
 }
 
-impl<W: Write + Seek> Tape for Writer<W> {
+impl<W: Write + Seek> FileSink for Writer<W> {
     fn round(&mut self) -> Result<()> {
         self.record(&FinishedRound, None)?;
         Ok(Self::flush(self)?)
@@ -80,7 +80,7 @@ impl<W: Write + Seek> Tape for Writer<W> {
     }
 }
 
-/// What three threads have sent.
+/// The result of three threads that have sent pieces.
 struct Sent {
     results: Vec<Result<()>>,
     written: Result<()>,

@@ -92,7 +92,7 @@ impl EventSpec {
         }
     }
 
-    /// Takes a term that is not part of the configuration, such as `period`; `false` if it is none.
+    /// Takes a term that is not part of the configuration, such as `period`. Returns `false` if this is no such term.
     fn usage_term(&mut self, name: &str, value: Option<&str>) -> Result<bool> {
         let number = || {
             value
@@ -222,7 +222,7 @@ impl EventSpec {
         Ok(())
     }
 
-    /// Takes a sink by its name: the term `sinkid` gets the number that sysfs shows, as in perf.
+    /// Selects a sink by its name: the term `sinkid` gets the number that sysfs shows, as in perf.
     fn sink(&mut self, name: &str) -> Result<()> {
         let sinks = self.pmu.sinks();
         if !sinks.iter().any(|sink| sink == name) {
@@ -252,7 +252,7 @@ impl EventSpec {
         value.unwrap_or(0)
     }
 
-    /// Gives a term of the PMU a value, if the user has given it none, nor one to its bits by another name.
+    /// Sets a term of the PMU, unless the user has set it, or has set its bits by another name.
     pub(crate) fn set_if_unset(&mut self, name: &str, value: u64) {
         let Some(term) = self.pmu.terms.get(name) else {
             return;
@@ -268,7 +268,7 @@ impl EventSpec {
         }
     }
 
-    /// What a decoder finds in the trace, by which perf knows what to show.
+    /// The content of the trace, from which perf knows what to show.
     fn content(&self) -> SampleType {
         if self.pmu.format() != Some(Format::ArmSpe) {
             return SampleType::empty();
@@ -279,7 +279,7 @@ impl EventSpec {
         }
     }
 
-    /// The attribute, as far as the event's description gives it.
+    /// The attribute, as far as the event's description determines it.
     #[must_use]
     pub fn attr(&self) -> Attr {
         let [config, config1, config2, config3, config4] = self.config;

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Terms of events that write Intel PT: those that they have unasked, and the values that a unit has.
+//! Terms of events that write Intel PT: their defaults, and the values that a unit supports.
 
 use super::{EventSpec, Pmu};
 use crate::error::{Error, Result};
 
 /// The PMU of Intel's own driver.
 const HARDWARE: &str = "intel_pt";
-/// The exponent that perf takes for `mtc_period` and `psb_period` if the unit has it.
+/// The exponent that perf takes for `mtc_period` and `psb_period` if the unit supports it.
 const PERIOD: u32 = 3;
 
-/// The terms that an event has unless the user says otherwise. Without time stamps a decoder cannot match the trace with changing
-/// mappings; without `pt` the bit of `branch` has no meaning. The processor's own unit has all those that perf's
-/// `intel_pt_default_config()` gives it.
+/// The terms that an event has unless the user sets them. Without time stamps a decoder cannot match the trace with changing mappings.
+/// Without `pt` the bit of `branch` has no meaning. The processor's own unit also gets the terms of perf's `intel_pt_default_config()`.
 pub(super) fn default_terms(pmu: &Pmu) -> String {
     let mut terms = "tsc,pt,branch".to_owned();
     if pmu.name != HARDWARE {
@@ -32,7 +31,7 @@ pub(super) fn default_terms(pmu: &Pmu) -> String {
     terms
 }
 
-/// The largest number of a set bit up to [`PERIOD`], or else the smallest beyond.
+/// The number of the highest set bit up to [`PERIOD`]; if there is none, of the lowest set bit.
 fn nearest(bits: u32) -> Option<u32> {
     let all = || (0..u32::BITS).filter(|bit| bits >> bit & 1 == 1);
     all()
@@ -41,17 +40,18 @@ fn nearest(bits: u32) -> Option<u32> {
         .or_else(|| all().next())
 }
 
-/// Terms that have some values only: the file of `caps/` with a bit for each value, and the one that says whether there are any.
+/// Terms with a limited set of values: the term, the file of `caps/` with a bit for each value, and the file that says whether there are
+/// any.
 const VALUES: [(&str, &str, &str); 3] = [
     ("mtc_period", "mtc_periods", "mtc"),
     ("cyc_thresh", "cycle_thresholds", "psb_cyc"),
     ("psb_period", "psb_periods", "psb_cyc"),
 ];
 
-/// Whether the unit has the values of an event's terms, as perf's `intel_pt_validate_config()` finds it. 0 is always one.
+/// Checks that the unit supports the values of an event's terms, as perf's `intel_pt_validate_config()` does. 0 is always valid.
 ///
 /// # Errors
-/// If a value is another. The error lists those that the unit has.
+/// If a value is not supported. The error lists the valid values.
 pub(super) fn validate(event: &EventSpec) -> Result<()> {
     let pmu = &event.pmu;
     let hex = |name: &str| u64::from_str_radix(pmu.caps.get(name)?, 16).ok();

@@ -15,7 +15,7 @@ const WITHOUT_AUX: [&str; 6] = [
     "cpu",
 ];
 
-/// How many operations are between two samples of Arm SPE, if its driver does not say the least: as perf's.
+/// Number of operations between two samples of Arm SPE, if its driver does not show the minimum. As in perf.
 const SPE_INTERVAL: u64 = 4096;
 
 impl Pmus {
@@ -93,7 +93,7 @@ impl Pmus {
         };
         match spec.pmu.format() {
             Some(Format::IntelPt) => spec.terms(&intel_pt::default_terms(&spec.pmu), false)?,
-            // perf's default, too.
+            // This is also perf's default.
             Some(Format::ArmSpe) => {
                 let least = spec.pmu.caps.get("min_interval");
                 let least = least.and_then(|text| text.parse().ok());

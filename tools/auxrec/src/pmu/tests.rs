@@ -85,7 +85,7 @@ fn statistical_profiling() {
     }
 }
 
-/// perf's defaults on CPUs, unless the bits of a term were given by whatever name; and sinks by name.
+/// perf's defaults on CPUs, unless the user has set the bits of a term by any name; and sinks by name.
 #[test]
 fn events_of_coresight() {
     let dir = tempfile::tempdir().unwrap();

@@ -6,8 +6,8 @@ use super::options::Options;
 use crate::control::Command;
 use crate::delay::Step;
 use crate::error::{Error, Result};
+use crate::hotplugged::Hotplugged;
 use crate::message::{raw, say};
-use crate::newcomers::Newcomers;
 use crate::session::Switch;
 use crate::sys::Workload;
 use crate::watch::{Wake, Watch};
@@ -16,7 +16,7 @@ use crate::watch::{Wake, Watch};
 pub(super) struct Desk {
     pub(super) watch: Watch,
     pub(super) switch: Switch,
-    pub(super) newcomers: Newcomers,
+    pub(super) hotplugged: Hotplugged,
     /// The command's exit status.
     pub(super) status: Option<i32>,
     /// Number of commands to answer when the file is finished.
@@ -63,7 +63,7 @@ impl Desk {
             }
             Wake::Command(command) => self.command(command, options)?,
             Wake::Beat => {
-                self.newcomers.look();
+                self.hotplugged.look();
                 Todo::Nothing
             }
             Wake::Ring(..) => Todo::Nothing,

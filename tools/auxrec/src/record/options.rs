@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What to record, and what came of it.
+//! The options of a recording, and its result.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub struct Snapshot {
 pub struct Options {
     /// Lists of events, each in the form `pmu/term=value,…/modifiers` or `name[:modifiers]`, and of groups of such in braces.
     pub events: Vec<String>,
-    /// Whether there is to be no trace, only the sideband records. There are no events then.
+    /// Whether to record only sideband records, and no trace. There are no events then.
     pub sideband: bool,
     /// Length of the trace in samples of other events.
     pub aux_sample: Option<u32>,
@@ -56,13 +56,13 @@ pub struct Options {
     pub per_thread: bool,
     /// Whether new trace overwrites old. SIGUSR2 and a command request snapshots.
     pub snapshot: Option<Snapshot>,
-    /// Whose reaching requests a snapshot, too: `FUNCTION`, `FUNCTION@FILE` or `ADDRESS@FILE`.
+    /// The function that also requests a snapshot when it is reached: `FUNCTION`, `FUNCTION@FILE` or `ADDRESS@FILE`.
     pub trigger: Option<String>,
     /// Whether new sideband records overwrite old ones too, and are written with each snapshot.
     pub overwrite: bool,
     /// When the trace is enabled.
     pub delay: Delay,
-    /// Where commands come from.
+    /// The channel on which commands arrive.
     pub control: Option<Channel>,
     /// When the recorder begins another file. The files are called `FILE.0001` and so on then.
     pub switch_output: Option<Switching>,
@@ -79,7 +79,7 @@ pub struct Options {
     /// Number of threads that drain the rings; [`None`]: one for each ring, at most one for each CPU.
     pub threads: Option<usize>,
     /// Whether each of these threads writes a file of its own. The files are joined at the end.
-    pub apart: bool,
+    pub split_files: bool,
     /// The recorder's priority of `SCHED_FIFO`. The command keeps the priority that its caller has.
     pub realtime: Option<i32>,
     /// The recording ends when its files together have this number of bytes.
@@ -109,7 +109,7 @@ pub struct Outcome {
     pub files: u32,
     /// The last file.
     pub path: PathBuf,
-    /// Number of snapshots, and how long nothing was traced meanwhile.
+    /// Number of snapshots, and how long the trace was off because of them.
     pub snapshots: Option<(u64, Blind)>,
     /// How often the trigger was reached, if there is one.
     pub hits: Option<u64>,
@@ -128,7 +128,7 @@ impl Outcome {
 }
 
 impl Options {
-    /// The command, which waits.
+    /// Prepares the command, which waits for its start.
     pub(super) fn workload(&self) -> Result<Option<Workload>> {
         let Some(program) = self.command.first() else {
             return Ok(None);

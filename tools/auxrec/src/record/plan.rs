@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! From the options to the plan of the session, and to the description of the file.
+//! Derives the plan of the session, and the description of the file, from the options.
 
 use std::fs::File;
 use std::num::NonZero;
@@ -26,10 +26,10 @@ use crate::size::check_ring;
 use crate::sys::{self, System};
 use crate::target::{check_online, process_of, threads, Target};
 use crate::tracepoints::Described;
-use auxview::join::Apart;
+use auxview::join::SplitFiles;
 
 impl Options {
-    /// What to open on this system, by these limits, where these CPUs are online.
+    /// The plan for this system and these limits. `online` are the CPUs that are online.
     pub(super) fn plan(
         &self,
         system: &'static dyn System,
@@ -60,23 +60,23 @@ impl Options {
                 "--overwrite keeps the newest records for snapshots: give -S with it",
             ));
         }
-        if self.apart && (self.snapshot.is_some() || samples) {
+        if self.split_files && (self.snapshot.is_some() || samples) {
             return Err(Error::usage(
-                "--apart is for trace that is written as it comes; what is overwritten (-S, --aux-sample) one thread reads: leave one of them out",
+                "--split-files excludes -S and --aux-sample, whose trace one thread reads: leave one of them out",
             ));
         }
-        if self.apart && self.switch_output.is_some() {
+        if self.split_files && self.switch_output.is_some() {
             return Err(Error::usage(
-                "--apart and --switch-output each make several files: leave one of them out",
+                "--split-files and --switch-output each make several files: leave one of them out",
             ));
         }
         if let (Some(wanted), true) = (
             &self.tracepoints,
-            self.apart || self.switch_output.is_some() || self.output.as_os_str() == "-",
+            self.split_files || self.switch_output.is_some() || self.output.as_os_str() == "-",
         ) {
             if wanted.dat.is_none() {
                 return Err(Error::usage(
-                    "--trace writes events into one file, when the recording ends: leave --apart, --switch-output or -o - out, or give --trace-dat FILE",
+                    "--trace writes events into one file, when the recording ends: leave --split-files, --switch-output or -o - out, or give --trace-dat FILE",
                 ));
             }
         }
@@ -157,9 +157,9 @@ impl Options {
         };
         for (event, _) in &mut events {
             match event.pmu.format() {
-                // Records have a time, and perf's decoder looks for times in the trace then.
+                // Records have a time, so perf's decoder looks for times in the trace.
                 Some(Format::ArmSpe) => event.set_if_unset("ts_enable", 1),
-                // As perf does: the trace of CPUs is put in order with records by its time.
+                // As in perf: the trace of CPUs and the records are ordered by time.
                 Some(Format::CoreSight) if cpus.is_some() => {
                     event.set_if_unset("timestamp", 1);
                     event.set_if_unset("contextid", 1);
@@ -209,7 +209,7 @@ impl Options {
         Ok(plan)
     }
 
-    /// Where code goes that programs generate: of which a tracer in software tells, that writes Intel PT.
+    /// Stores the code that programs generate, if a software tracer that writes Intel PT can report it.
     fn code(&self, plan: &Plan) -> Result<Option<Arc<Code>>> {
         if self.output.as_os_str() == "-" || !plan.writes_intel_pt() {
             return Ok(None);
@@ -261,7 +261,7 @@ impl Options {
             workload,
             clock: (clock.cap_zero && !plan.has_own_clock()).then_some(clock),
             info: decoder::info(plan, &clock, &Cpus::new(online)),
-            apart: (self.apart && threads > 1).then(|| Apart {
+            split_files: (self.split_files && threads > 1).then(|| SplitFiles {
                 id: format!("{}-{}", sys::wall(), std::process::id()),
                 threads,
                 thread: None,

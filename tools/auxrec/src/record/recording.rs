@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use super::desk::{Desk, Todo};
 use super::options::{Options, Outcome};
-use crate::apart;
 use crate::delay::{Delay, Switch as Switching};
-use crate::drain::{self, Again, Drain, Tape};
+use crate::drain::{self, Again, Drain, FileSink};
 use crate::error::{Error, Result};
+use crate::hotplugged::Hotplugged;
 use crate::live::{Gauge, Live, View};
 use crate::message::say;
-use crate::newcomers::Newcomers;
 use crate::output::Output;
 use crate::parallel::{self, share, Queued, Rotate};
 use crate::session::{Mode, Rings, Session};
 use crate::snapshot::Snapshots;
+use crate::split_files;
 use crate::sys::Workload;
 use crate::tracepoints::Tracepoints;
 use crate::trigger::Hits;
@@ -53,8 +53,7 @@ pub(super) struct Recording {
 }
 
 impl Recording {
-    /// Writes what comes before the first record of the kernel. The kernel records what processes do from before
-    /// `/proc` is read.
+    /// Writes the records before the first record of the kernel. The kernel already records what processes do when `/proc` is read.
     pub(super) fn begin(&mut self, options: &Options) -> Result<()> {
         self.session.track()?;
         self.output.begin()?;
@@ -72,7 +71,7 @@ impl Recording {
         let rings = self.session.rings().len();
         let each = share(rings, threads);
         for (thread, first) in (0..rings).step_by(each).enumerate() {
-            let part = self.output.apart(thread, &(first..first + each))?;
+            let part = self.output.part(thread, &(first..first + each))?;
             self.parts.push(part);
         }
         for part in &mut self.parts {
@@ -189,7 +188,7 @@ impl Recording {
             self.queue = Some(drained.queue);
             drained.wakeups
         } else {
-            apart::run(rings, drains, mode, &mut self.parts, |over| {
+            split_files::run(rings, drains, mode, &mut self.parts, |over| {
                 wait(over, None)
             })?
         };
@@ -251,10 +250,10 @@ impl Recording {
         hits.any(Hits::are_pending)
     }
 
-    /// Takes a snapshot if the trigger was reached. All hits that were read before share it. One that is read while it is taken has
-    /// another: its trace may not be in this one.
+    /// Takes a snapshot if the trigger was reached. All hits that were read before share it. A hit that is read while the snapshot is taken
+    /// gets another one, as its trace may not be in this one.
     ///
-    /// Then resumes what the hits have paused; `due`: it is time to look for threads that have ended.
+    /// Then resumes the trace that the hits have paused. `due`: it is time to check for threads that have ended.
     fn trigger(&mut self, options: &Options, due: bool) -> Result<()> {
         if self.is_triggered() {
             let hits = self
@@ -311,10 +310,10 @@ impl Recording {
         Ok(())
     }
 
-    /// Disables the events, drains the rings, and writes what comes after the last record of the kernel.
-    pub(super) fn end(&mut self, options: &Options, newcomers: &mut Newcomers) -> Result<()> {
+    /// Disables the events, drains the rings, and writes the records after the last record of the kernel.
+    pub(super) fn end(&mut self, options: &Options, hotplugged: &mut Hotplugged) -> Result<()> {
         self.session.disable()?;
-        // Whatever becomes of these events, the trace is written.
+        // The trace is written even if these events fail.
         let mut tracepoints = self.tracepoints.as_mut().map_or(Ok(()), Tracepoints::stop);
         if self.parts.is_empty() {
             drain::pass(
@@ -351,8 +350,8 @@ impl Recording {
             tracepoints = written.map(|lost| self.missed.extend(lost));
         }
         let mut offline = Vec::new();
-        for (cpu, dark) in self.session.offline() {
-            let note = format!("{cpu}:{dark}");
+        for (cpu, untraced) in self.session.offline() {
+            let note = format!("{cpu}:{untraced}");
             // Each event that writes trace has its own pair of rings on the CPU: one note is enough.
             if !offline
                 .iter()
@@ -362,12 +361,12 @@ impl Recording {
             }
             for (rings, drain) in self.session.rings().iter().zip(&mut self.drains) {
                 if rings.cpu == Some(cpu) {
-                    drain.loss.offline = drain.loss.offline.max(dark);
+                    drain.loss.offline = drain.loss.offline.max(untraced);
                 }
             }
         }
-        newcomers.look();
-        for (cpu, ns) in newcomers.missed() {
+        hotplugged.look();
+        for (cpu, ns) in hotplugged.missed() {
             offline.push(format!("{cpu}:{ns}"));
             let mut loss = Loss::default();
             loss.offline = ns;
@@ -451,7 +450,7 @@ impl Recording {
         }
         result = result.and(synced).and(self.output.synced());
         let mut file = self.output.total();
-        // If the disk has failed, these may be all that is left.
+        // If the disk has failed, these files may be all that is left.
         if !self.parts.is_empty() && !is_disk(&result) {
             if options.verbose {
                 say(format_args!(
@@ -461,7 +460,7 @@ impl Recording {
             }
             // Stops the threads that synchronise these files.
             self.parts.clear();
-            file = apart::joined(&path, !options.sync.is_zero())?;
+            file = split_files::joined(&path, !options.sync.is_zero())?;
         }
         result?;
         let names = self.session.rings().iter().map(Rings::name);

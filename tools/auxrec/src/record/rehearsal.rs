@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A recording that does not begin.
+//! Opens what a recording would open, and records nothing.
 
 use std::fs::File;
 
@@ -11,16 +11,16 @@ use crate::session::{Session, FILES_OF_A_THREAD};
 use crate::sys::Kernel;
 use crate::target::{online_cpus, Target};
 
-/// Descriptors of [`Watch`](crate::watch::Watch), without those of commands and processes.
+/// Number of descriptors of [`Watch`](crate::watch::Watch), without those of commands and processes.
 const WATCH: usize = 6;
-/// Descriptors of the file.
+/// Number of descriptors of the file.
 const OUTPUT: usize = 2;
 
 /// Opens the events of a recording of a command or of CPUs, maps their rings, and closes all again. The events stay disabled, and the
 /// command does not run.
 ///
 /// # Errors
-/// Those with which [`record`](super::record()) would fail to begin.
+/// The errors with which [`record`](super::record()) would fail to begin.
 pub fn rehearse(options: &Options) -> Result<()> {
     let online = online_cpus()?;
     let limits = Limits::read(online.len());
@@ -34,7 +34,7 @@ pub fn rehearse(options: &Options) -> Result<()> {
     hold(OUTPUT + FILES_OF_A_THREAD * options.drains(session.rings().len())).map(drop)
 }
 
-/// Holds so many descriptors: those of what a recording opens and a rehearsal does not.
+/// Opens this number of descriptors, in place of those that a recording opens and a rehearsal does not.
 fn hold(count: usize) -> Result<Vec<File>> {
     let files = (0..count).map(|_| File::open("/dev/null"));
     let files: std::io::Result<_> = files.collect();

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::*;
 use crate::sys::fake::Fake;
 
-/// Records a command that makes a file; whether it has, and what is left of the recording's.
+/// Records a command that creates a file. Also returns whether that file exists, and the length of the recording, if it exists.
 fn run(fake: &'static Fake, target: &Target) -> (Result<Outcome>, bool, Option<u64>) {
     let dir = tempfile::tempdir().unwrap();
     let made = dir.path().join("made");
@@ -34,7 +34,7 @@ fn run(fake: &'static Fake, target: &Target) -> (Result<Outcome>, bool, Option<u
     (outcome, made.exists(), size)
 }
 
-/// Up to when the command runs, a refusal ends the recording.
+/// A refusal before the command runs ends the recording.
 #[test]
 fn a_recording_that_is_refused() {
     for (target, last) in [
@@ -51,7 +51,7 @@ fn a_recording_that_is_refused() {
         let is = |begins: &'static str| move |call: &String| call.starts_with(begins);
         let first = calls.iter().position(is("open tracking")).unwrap();
         let last = calls.iter().rposition(is(last)).unwrap();
-        // A counter that cannot be read is that of an event whose PMU is gone.
+        // A counter that cannot be read counts as that of an event whose PMU is gone.
         assert!(calls[last + 1..].iter().all(is("count")), "{calls:?}");
         for (n, what) in calls.iter().enumerate().take(last + 2).skip(first) {
             let fake = Fake::new();
@@ -70,7 +70,7 @@ fn a_recording_that_is_refused() {
     }
 }
 
-/// A kernel that does not know a kind of sideband records is not asked for it.
+/// The recorder does not request sideband records that the kernel does not know.
 #[test]
 fn sideband_of_an_older_kernel() {
     let fake = Fake::new();

@@ -6,26 +6,26 @@ use perfdata::TimeConv;
 
 use crate::sys;
 
-/// A moment, as a file has it.
+/// A point in time, in the forms that a file has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
-    /// For AUXTRACE records: the processor's cycle counter where perf's clock is made of it, as perf writes it. Else the time.
+    /// For AUXTRACE records, as in perf: the processor's cycle counter if perf's clock is based on it, otherwise the time.
     pub reference: u64,
-    /// By the clock of the events' records, ns; [`None`] if the kernel does not say how that is made.
+    /// Time by the clock of the events' records, ns; [`None`] if the kernel provides no conversion.
     pub time: Option<u64>,
 }
 
-/// What the times of the events' records are by.
+/// The clock of the events' records.
 #[derive(Debug, Clone, Copy)]
 pub enum Clock {
     /// [`sys::now`].
     Monotonic,
-    /// perf's own clock, and how it is made of the processor's cycle counter.
+    /// perf's own clock, with the conversion from the processor's cycle counter.
     Perf(Option<TimeConv>),
 }
 
 impl Clock {
-    /// This moment.
+    /// The current point in time.
     #[must_use]
     pub fn moment(self) -> Moment {
         let of_counter = |conv: Option<TimeConv>, cycles| Moment {
@@ -48,7 +48,7 @@ impl Clock {
         }
     }
 
-    /// The time now, ns; [`None`] if the kernel does not say how perf's clock is made.
+    /// The time now, ns; [`None`] if the kernel provides no conversion to perf's clock.
     #[must_use]
     pub fn now(self) -> Option<u64> {
         match self {

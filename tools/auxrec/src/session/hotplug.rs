@@ -96,7 +96,7 @@ impl Rings {
         (self.members, self.tracking) = (members, tracking);
         // The records of the old events have been read.
         self.renamed = renamed;
-        again.dark = again.dark.saturating_add(again.probe.dark().max(1));
+        again.untraced = again.untraced.saturating_add(again.probe.untraced().max(1));
         again.probe = probe;
         Ok(())
     }
@@ -123,8 +123,12 @@ impl Session {
         let look = |rings: &mut Rings| {
             let (cpu, hotplug) = rings.cpu.zip(rings.again.as_mut())?;
             let dead = hotplug.probe.is_dead();
-            let now = if dead { hotplug.probe.dark().max(1) } else { 0 };
-            Some((cpu, hotplug.dark.saturating_add(now)))
+            let now = if dead {
+                hotplug.probe.untraced().max(1)
+            } else {
+                0
+            };
+            Some((cpu, hotplug.untraced.saturating_add(now)))
         };
         if self.rings.iter().all(|rings| rings.again.is_none()) {
             return Vec::new();
@@ -134,7 +138,7 @@ impl Session {
         }
         std::thread::sleep(Duration::from_nanos(STEP));
         let mut all: Vec<_> = self.rings.iter_mut().filter_map(look).collect();
-        all.retain(|(_, dark)| *dark != 0);
+        all.retain(|(_, untraced)| *untraced != 0);
         all
     }
 }

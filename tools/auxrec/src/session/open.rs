@@ -85,8 +85,8 @@ impl<'a> Opening<'a> {
             self.members.extend(member);
         }
         self.events.push(owner);
-        // One tracking event is enough: it goes with the first event that writes trace. Where that cannot
-        // be, the tracking event has these rings.
+        // One tracking event is enough: it uses the rings of the first event that writes trace. On a CPU where that event cannot be
+        // opened, the tracking event has these rings.
         let first = plan.owners().next().unwrap_or(self.number);
         let only_tracks = plan.only_tracks(self.number);
         let others = if only_tracks { first } else { self.number };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! An event that is open, and its names in the file.
+//! An open event, and how the file identifies it.
 
 use crate::sys::Event;
 
-/// What stands for an event in the file.
+/// How the file identifies an event.
 #[derive(Debug, Clone, Copy)]
 pub struct Known {
     /// Number of the event in the plan.

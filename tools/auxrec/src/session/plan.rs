@@ -51,10 +51,9 @@ pub(crate) fn known_sideband(system: &'static dyn System) -> Flags {
 
 /// The default watermark: how much trace in an area of `aux` bytes wakes the recorder.
 ///
-/// A wakeup is what costs most, so the watermark is the largest that loses nothing. Behind it the
-/// area needs room for as much trace again, and for what the driver writes before its next wakeup.
-/// Otherwise the driver finds the area full before it can wake the recorder. One byte always stays
-/// free, so half of the area is too much.
+/// Wakeups are the main cost, so the watermark is the largest that loses nothing. Behind it the area needs space for as much trace again,
+/// and for what the driver writes before its next wakeup. Otherwise the driver finds the area full before it can wake the recorder. One
+/// byte always stays free, so half of the area is too much.
 ///
 /// For Intel PT that a processor writes it is a quarter. The processor raises an interrupt only at the
 /// end of a region of its memory. `rb_alloc_aux()` makes regions as large as the watermark, rounded
@@ -77,34 +76,34 @@ pub(crate) fn default_watermark(aux: usize, events: &[(EventSpec, Role)]) -> u32
     u32::try_from(watermark).unwrap_or(u32::MAX)
 }
 
-/// Files that are open beside those of events: the recording, signals, timers.
+/// Number of open files other than events: the recording, signals, timers.
 const OTHER_FILES: usize = 64;
 
-/// Files of each thread that drains rings: its epoll set, what stops it, what it writes to.
+/// Number of open files of each thread that drains rings, such as its epoll set, its timer, and its output.
 pub(crate) const FILES_OF_A_THREAD: usize = 5;
 
-/// How many files a recording has open at most, with so many `events` and `owners` of rings on each of so many `places`.
+/// The maximum number of open files of a recording with `events` events and `owners` pairs of rings on each of `places` CPUs.
 pub(crate) fn most_files(events: usize, owners: usize, places: usize) -> usize {
-    // The probes of CPUs; and for each ring, at most, a thread, with as many files again if it writes to a file of its own.
+    // Each CPU has a probe. Each ring has at most one thread, with twice as many files if it writes a file of its own.
     events * places + (places * (1 + 2 * FILES_OF_A_THREAD) + 1) * owners + OTHER_FILES
 }
 
-/// What is done about an event that the kernel has turned off, its area being full.
+/// What the recorder does when the kernel has disabled an event because its area was full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnTruncate {
-    /// It is started again.
+    /// Restarts the event.
     #[default]
     Resume,
-    /// The recording ends.
+    /// Ends the recording.
     Stop,
-    /// The recording ends, and has failed.
+    /// Ends the recording with an error.
     Fail,
 }
 
 /// What a session opens.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
-    /// The events with their roles. At least one writes trace, or there is none, and the tracking event has the rings.
+    /// The events with their roles. At least one of them writes trace. If there are no events, the tracking event has the rings.
     pub events: Vec<(EventSpec, Role)>,
     /// The control group to record; [`None`]: the events are not limited to one.
     pub cgroup: Option<Arc<OwnedFd>>,
@@ -136,9 +135,9 @@ pub struct Plan {
     pub delayed: bool,
     /// Whether sideband records go into rings of their own in overwrite mode.
     pub overwrite: bool,
-    /// Where code goes that a tracer tells of.
+    /// Stores the code that a tracer reports.
     pub code: Option<Arc<Code>>,
-    /// The number of the event that reports the hits of the trigger. Those behind it pause and resume the trace.
+    /// The number of the event that reports the trigger's hits. The events after it pause and resume the trace.
     pub trigger: Option<usize>,
 }
 
@@ -149,14 +148,14 @@ impl Plan {
         .union(SampleType::TIME)
         .union(SampleType::CPU);
 
-    /// Whether the events have the recorder's clock. Trace that perf decodes has the processor's time stamps, which become times of
-    /// perf's own clock only. A recording without a unit has perf's clock, too: it may be read beside such a trace.
+    /// Whether the events use the recorder's clock. Trace that perf decodes has time stamps of the processor, which perf converts only to
+    /// its own clock. A recording without trace also uses perf's clock, because it may be read together with such a trace.
     #[must_use]
     pub fn has_own_clock(&self) -> bool {
         self.format().is_none() && !self.events.is_empty()
     }
 
-    /// The format of the trace, if perf has a decoder for it. Of several it is Intel PT, or the first.
+    /// The format of the trace, if perf has a decoder for it. If there are several, it is Intel PT, or the first.
     #[must_use]
     pub fn format(&self) -> Option<Format> {
         let all = || {
@@ -219,14 +218,15 @@ impl Plan {
             // The leader enables and disables its group.
             Role::Member(_) => {
                 common.flags -= Flags::ENABLE_ON_EXEC;
-                // The recorder enables what resumes a paused trace, and waits for that.
+                // The event that resumes a paused trace starts disabled. The recorder enables it, and each of its samples wakes the
+                // recorder.
                 let resumes = event.action == Some(Action::Resume);
                 let waits = resumes && self.trigger.is_some_and(|first| number > first);
                 common.flags.set(Flags::DISABLED, waits);
                 common.wakeup = u32::from(waits);
                 common
             }
-            // Each hit wakes the recorder, from a ring that it reads all the time.
+            // Each hit wakes the recorder. The ring of the hits is not in overwrite mode: the recorder reads it at each wakeup.
             Role::Other(_) if self.trigger == Some(number) => Attr {
                 wakeup: 1,
                 ..common
@@ -238,8 +238,8 @@ impl Plan {
         }
     }
 
-    /// The attribute of this event in the file. The tracepoint of the trigger is gone when the file is read, and perf refuses a file
-    /// without its format. So it is there as an event that counts nothing.
+    /// The attribute of this event in the file. The trigger's tracepoint no longer exists when the file is read, and perf refuses a file
+    /// without the tracepoint's format. So the file describes it as an event that counts nothing.
     #[must_use]
     pub(crate) fn attr_in_file(&self, number: usize) -> Attr {
         let attr = self.attr(number);
@@ -297,17 +297,17 @@ impl Plan {
         Ok(())
     }
 
-    /// The number of the event that tells of code, behind that of the tracking event. The file does not have it.
+    /// The number of the event that reports code, after that of the tracking event. The file does not have this event.
     pub(super) fn code_number(&self) -> usize {
         self.events.len() + 1
     }
 
-    /// The numbers of the event that tells of code, and of the tracking event.
+    /// The numbers of the event that reports code, and of the tracking event.
     pub(crate) fn numbers_for_code(&self) -> [usize; 2] {
         [self.code_number(), self.events.len()]
     }
 
-    /// What an event is opened for: the control group, or this thread.
+    /// The target of an event: the control group, or this thread.
     pub(super) fn of(&self, thread: i32) -> Of<'_> {
         match &self.cgroup {
             Some(group) => Of::Group(group.as_fd()),
@@ -400,7 +400,7 @@ impl Plan {
         }
     }
 
-    /// Whether the rings of this event have no AUX area beside those of others that do.
+    /// Whether the rings of this event have only sideband records, while those of other events also have an AUX area.
     pub(super) fn only_tracks(&self, number: usize) -> bool {
         number == self.events.len() && !self.events.is_empty()
     }
@@ -443,7 +443,7 @@ impl Plan {
         Ok(())
     }
 
-    /// How many files the recorder has open while it records, at most, if no thread begins meanwhile.
+    /// The maximum number of files that the recorder has open while it records, if no new thread is found.
     pub(super) fn files(&self) -> usize {
         let threads = self.threads.as_ref().map_or(1, Vec::len);
         let places = self.cpus.as_ref().map_or(1, Vec::len);
@@ -455,7 +455,7 @@ impl Plan {
 
     /// The threads that the processes have now.
     pub(super) fn list_again(&self, system: &dyn System) -> Vec<u32> {
-        // A tracking event alone is in no exclusive PMU: the kernel would give a thread a second one.
+        // The tracking event is of no exclusive PMU: the kernel would not refuse a second one for the same thread.
         if self.inherit && self.events.is_empty() {
             return Vec::new();
         }

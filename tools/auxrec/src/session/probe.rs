@@ -9,7 +9,7 @@ use perfdata::{Attr, Flags, Read};
 use super::plan::Plan;
 use crate::sys::{Event, Of, System};
 
-/// Longer than a step of any clock of events, also of one that advances at timer ticks: ns.
+/// Longer than one step of any event's clock, even of one that advances only at timer ticks, ns.
 pub(super) const STEP: u64 = 20_000_000;
 
 /// Finds out that the kernel has removed the events of a CPU.
@@ -24,7 +24,7 @@ pub(super) struct Hotplug {
     /// Detects that the CPU has lost its events.
     pub(super) probe: Probe,
     /// How long the CPU had no events before the probe was opened, ns.
-    pub(super) dark: u64,
+    pub(super) untraced: u64,
 }
 
 /// An event that is always on. Its time advances as long as its CPU has its events.
@@ -50,7 +50,7 @@ impl Hotplug {
             plan: plan.clone(),
             cpu,
             probe: Probe::open(system, cpu)?,
-            dark: 0,
+            untraced: 0,
         })
     }
 }
@@ -74,7 +74,7 @@ impl Probe {
         })
     }
 
-    /// Whether its time has not advanced since the last call.
+    /// Whether the event's time has not advanced since the last call.
     pub(super) fn is_dead(&mut self) -> bool {
         let Ok(Some(count)) = self.event.count() else {
             return false;
@@ -88,8 +88,8 @@ impl Probe {
         count.enabled == enabled
     }
 
-    /// How long it was off, ns.
-    pub(super) fn dark(&self) -> u64 {
+    /// How long the event was off, ns.
+    pub(super) fn untraced(&self) -> u64 {
         let all = self.system.now().saturating_sub(self.opened);
         all.saturating_sub(self.looked.1)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Sessions on a system that refuses a call: what is asked of it, what is undone, and what the error says.
+//! Sessions on a system that refuses a call: which calls are made, what is undone, and which error is returned.
 
 #![allow(clippy::unwrap_used)]
 
@@ -35,7 +35,7 @@ fn event(kind: u32) -> EventSpec {
     Pmus::at(dir.path()).event("unit/config=9/u").unwrap()
 }
 
-/// All of CPUs 0 and 1.
+/// Records all of CPUs 0 and 1.
 fn cpus() -> Plan {
     Plan {
         events: vec![(event(UNIT), Role::Aux)],
@@ -46,7 +46,7 @@ fn cpus() -> Plan {
     }
 }
 
-/// Threads 1, 2 and 3, each with rings.
+/// Records threads 1, 2 and 3, each with its own rings.
 fn threads() -> Plan {
     Plan {
         cpus: None,
@@ -91,7 +91,7 @@ fn open(fake: &'static Fake, plan: Plan) -> Result<Session> {
     Session::open_on(fake, plan, &LIMITS)
 }
 
-/// One call of these words is refused.
+/// A system that refuses this call.
 fn refusing(call: &'static str, errno: Errno) -> &'static Fake {
     let fake = Fake::new();
     fake.refuse(move |_, text| (text == call).then_some(errno));
@@ -111,7 +111,7 @@ fn events_are_open_before_rings_are_mapped() {
         expected.extend(on(cpu)(mapped));
     }
     assert_eq!(fake.calls(), expected);
-    // Nothing is on until it is asked for.
+    // Nothing is enabled until the caller asks for it.
     session.track().unwrap();
     session.enable(true).unwrap();
     let more = fake.calls().split_off(expected.len());
@@ -123,7 +123,7 @@ fn events_are_open_before_rings_are_mapped() {
     assert_eq!(fake.left(), (0, 0));
 }
 
-/// Whichever call is refused, it is the last one, and all that was open is closed.
+/// Whichever call is refused, it is the last one, and everything that was open is closed.
 #[test]
 fn a_refusal_leaves_nothing_open() {
     for (number, plan) in plans().into_iter().enumerate() {
@@ -181,7 +181,7 @@ fn what_a_refusal_says() {
             Errno::AGAIN,
             [unit, "no reason that is known here"],
         ),
-        // It went offline after the CPUs were listed.
+        // The CPU went offline after the CPUs were listed.
         (
             "open unit cpu 1",
             Errno::NODEV,
@@ -232,7 +232,7 @@ fn threads_that_end_while_they_are_opened() {
     };
     let all = [(Some(1), 1), (Some(2), 1), (Some(3), 1)];
     assert_eq!(opened(Fake::new()).unwrap(), all);
-    // Before its first event is open, and between its two.
+    // The thread ends before its first event is open, or between its two events.
     let fake = refusing("open unit thread 2", Errno::SRCH);
     assert_eq!(opened(fake).unwrap(), [all[0], all[2]]);
     let fake = refusing("open tracking thread 2", Errno::SRCH);
@@ -242,7 +242,7 @@ fn threads_that_end_while_they_are_opened() {
     let text = opened(fake).unwrap_err();
     assert!(text.starts_with("no thread is left to record"), "{text}");
 
-    // A thread that was found later has inherited its creator's event; one that was listed first is another program's.
+    // A thread that was found later has inherited its creator's event. If a listed thread is busy, another program traces it.
     let fake = refusing("open unit thread 4", Errno::BUSY);
     fake.has_threads(&[1, 2, 3, 4, 5]);
     let late = [all[0], all[1], all[2], (Some(5), 1)];
@@ -269,7 +269,7 @@ fn a_unit_that_goes_before_it_is_on() {
     }
 }
 
-/// An event that is off, its area being full, is started again. If that fails, the next time it is tried again.
+/// An event that the kernel has disabled, because its area was full, is restarted. If that fails, the next call tries again.
 #[test]
 fn a_restart_that_is_refused() {
     for call in ["disable unit cpu 0", "enable unit cpu 0"] {
@@ -291,7 +291,7 @@ fn a_restart_that_is_refused() {
     }
 }
 
-/// A ring that is read while it is paused goes on.
+/// A ring is resumed after it was paused and read.
 #[test]
 fn a_pause_that_is_refused() {
     let [.., plan] = plans();
@@ -316,7 +316,7 @@ fn a_pause_that_is_refused() {
     }
 }
 
-/// When a CPU is back its events are opened again. If one cannot be, all stays as it was, and it is tried again.
+/// When a CPU is online again, its events are opened again. If one cannot be opened, nothing changes, and the next call tries again.
 #[test]
 fn a_cpu_that_goes_and_comes() {
     let back = |n: Option<usize>| {

@@ -89,7 +89,7 @@ impl Rings {
         .collect()
     }
 
-    /// How often the event of this number has counted, which is one beside those that write trace.
+    /// The count of the event with this number, which is not one that writes trace. Includes the events that it has replaced.
     pub(super) fn hits(&self, number: usize) -> u64 {
         let state = self.switched.lock();
         let all = state.others.iter().map(|(opened, _)| opened);

@@ -88,14 +88,14 @@ fn threads_are_listed_until_none_is_new() {
     let mut opened = Vec::new();
     let open = |thread, late| {
         opened.push((thread, late));
-        // The last that was listed has inherited the event.
+        // The last thread that was listed has inherited the event.
         Ok(thread != 6)
     };
     each_thread(&[1, 2], || lists.next().unwrap(), open).unwrap();
     let late = (3..=6).map(|thread| (thread, true));
     let all: Vec<_> = [(1, false), (2, false)].into_iter().chain(late).collect();
     assert_eq!(opened, all);
-    // A process that starts threads for ever does not keep the recording from its beginning.
+    // A process that starts threads for ever does not keep the recording from beginning.
     let mut next = 0;
     let list = || {
         next += 1;

@@ -4,7 +4,7 @@
 //!
 //! The head of most drivers counts all bytes, and so is a position. The head of `intel_pt`, Intel BTS and Arm SPE is an offset in
 //! the area: their hardware does not count how often it wraps. A driver does not say which of the two its head is. A head beyond
-//! the area counts. For any other the recorder looks at the bytes:
+//! the area counts. For any other head the recorder examines the bytes:
 //!
 //! - A new area is zeros. Bytes behind the head that are not zero were written before the unit wrapped. If they are all zero, a
 //!   snapshot can leave them out, whether the unit has wrapped or not.
@@ -59,7 +59,7 @@ impl Laps {
     pub(super) fn place(&mut self, head: u64, bytes: &mut Vec<u8>, before: &[u8]) -> Range<u64> {
         let len = to_u64(bytes.len());
         let last = self.last.clone();
-        // A head at the end of the area is not one at its beginning, if it counts.
+        // If the head counts all bytes, a head at the end of the area is not at its beginning.
         let from = last.end.max(u64::from(head == self.size));
         let end = self.end_from(head, from);
         let unwritten = to_usize(len.saturating_sub(end));
@@ -79,7 +79,7 @@ impl Laps {
     }
 }
 
-/// Those of the bytes from position `start` on that are at these positions.
+/// The part of `bytes`, which begin at position `start`, that is at the positions `of`.
 fn part<'a>(bytes: &'a [u8], start: u64, of: &Range<u64>) -> &'a [u8] {
     let at = |pos: u64| to_usize(pos.saturating_sub(start));
     bytes.get(at(of.start)..at(of.end)).unwrap_or_default()
@@ -111,7 +111,7 @@ mod tests {
     /// How many bytes the unit had written, and the positions that are found.
     type Step = (u64, Range<u64>);
 
-    /// Snapshots of so many bytes, one after the other.
+    /// Successive snapshots of `len` bytes.
     #[test]
     fn positions() {
         #[rustfmt::skip]
@@ -153,7 +153,7 @@ mod tests {
         let mut laps = Laps::new(256);
         assert!(!laps.count(256) && !laps.are_counted());
         assert!(laps.count(257) && laps.count(3));
-        // Not of a unit whose head is known to be an offset.
+        // The head of this unit is known to be an offset.
         let mut laps = Laps::new(256);
         laps.place(44, &mut newest(300, 256), &[]);
         assert!(!laps.count(300));

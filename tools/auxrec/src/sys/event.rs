@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Events: `perf_event_open` and the ioctls on what it gives.
+//! Events: `perf_event_open`, and the ioctls of the file that it returns.
 
 use std::ffi::CStr;
 use std::io;
@@ -16,31 +16,31 @@ use super::system::{Control, Count, Handle, Of, System};
 use crate::error::Result;
 use crate::target;
 
-/// An event. It ends when it is dropped.
+/// An open event. Dropping it closes the descriptor.
 #[derive(Debug)]
 pub struct Event(Box<dyn Handle>);
 
 impl Event {
-    /// Opens an event for thread `pid` (-1: all) on `cpu` (-1: all).
+    /// Opens an event for thread `pid` (-1: all threads) on `cpu` (-1: all CPUs).
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error that the kernel returns.
     pub fn open(attr: &Attr, pid: i32, cpu: i32) -> io::Result<Self> {
         Self::open_in(attr, pid, cpu, None)
     }
 
-    /// As [`open`](Self::open), in the group of `leader`.
+    /// Opens an event as [`open`](Self::open) does, in the group of `leader`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error that the kernel returns.
     pub fn open_in(attr: &Attr, pid: i32, cpu: i32, leader: Option<&Self>) -> io::Result<Self> {
         Self::of(&Kernel, attr, Of::Thread(pid), cpu, leader)
     }
 
-    /// Opens an event for what runs in a control group, whose directory this is.
+    /// Opens an event for the tasks of a control group. `group` is the group's directory.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error that the kernel returns.
     pub fn open_cgroup(
         attr: &Attr,
         group: BorrowedFd<'_>,
@@ -50,7 +50,7 @@ impl Event {
         Self::of(&Kernel, attr, Of::Group(group), cpu, leader)
     }
 
-    /// Has `system` open an event.
+    /// Opens an event on `system`.
     pub(crate) fn of(
         system: &'static dyn System,
         attr: &Attr,
@@ -65,15 +65,15 @@ impl Event {
     /// The event's id.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error that the kernel returns.
     pub fn id(&self) -> io::Result<u64> {
         self.0.id()
     }
 
-    /// Maps `len` bytes of its rings from `offset` on.
+    /// Maps `len` bytes of the event's rings from `offset` on.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error that the kernel returns.
     pub fn map(&self, offset: u64, len: usize, writable: bool) -> io::Result<Mapping> {
         self.0.map(offset, len, writable)
     }
@@ -81,85 +81,85 @@ impl Event {
     /// Another descriptor of the same event.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error that the kernel returns.
     pub fn try_clone(&self) -> io::Result<Self> {
         self.0.another().map(Self)
     }
 
-    /// Lets it count and trace.
+    /// Enables the event.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error that the kernel returns.
     pub fn enable(&self) -> io::Result<()> {
         self.0.control(Control::Enable)
     }
 
-    /// Stops it.
+    /// Disables the event.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error that the kernel returns.
     pub fn disable(&self) -> io::Result<()> {
         self.0.control(Control::Disable)
     }
 
-    /// Sets what it has counted to 0.
+    /// Sets the event's count to 0.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error that the kernel returns.
     pub fn reset(&self) -> io::Result<()> {
         self.0.control(Control::Reset)
     }
 
-    /// Enables it for so many overflows.
+    /// Enables the event for this number of overflows.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error that the kernel returns.
     pub fn refresh(&self, overflows: i32) -> io::Result<()> {
         self.0.control(Control::Refresh(overflows))
     }
 
-    /// Sets its period.
+    /// Sets the event's period.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error that the kernel returns.
     pub fn set_period(&self, period: u64) -> io::Result<()> {
         self.0.control(Control::Period(period))
     }
 
-    /// Sends its records, and its trace, to the rings of another.
+    /// Sends the event's records and trace to the rings of another event.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error that the kernel returns.
     pub fn set_output(&self, to: &Self) -> io::Result<()> {
         self.0.control(Control::Output(to.as_fd()))
     }
 
-    /// Whether the kernel writes nothing into the ring of this event; what it would have written it counts as lost.
+    /// Pauses or resumes output to the event's ring. While it is paused, the kernel drops records and counts them as lost.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error that the kernel returns.
     pub fn pause_output(&self, pause: bool) -> io::Result<()> {
         self.0.control(Control::PauseOutput(pause))
     }
 
-    /// Of which code there is to be trace, or, of a tracepoint, which of its events are meant.
+    /// Sets the event's filter: an address filter of a tracing PMU, or a filter on the fields of a tracepoint.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error that the kernel returns.
     pub fn set_filter(&self, filter: &CStr) -> io::Result<()> {
         self.0.control(Control::Filter(filter))
     }
 
-    /// What it has counted; [`None`] if the kernel does not tell, as of an event whose PMU is gone.
+    /// The event's count; [`None`] if the kernel returns none, for example because the event's PMU is gone.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error that the kernel returns.
     pub fn count(&self) -> io::Result<Option<Count>> {
         self.0.count()
     }
 }
 
-/// The same event: it ends when the last descriptor is closed.
+/// Takes the event's descriptor. The event ends when its last descriptor is closed.
 impl From<Event> for OwnedFd {
     fn from(event: Event) -> Self {
         event.0.into_fd()
@@ -172,7 +172,7 @@ impl AsFd for Event {
     }
 }
 
-/// An event of the kernel. Only [`perf_event_open`] makes one.
+/// An event of the running kernel. Only [`perf_event_open`] makes one.
 #[derive(Debug)]
 struct Perf(OwnedFd);
 
@@ -202,7 +202,7 @@ impl Handle for Perf {
             // SAFETY: The descriptor is an event's; the call takes no pointer.
             Control::Refresh(overflows) => unsafe { sys::ioctls::REFRESH(fd, overflows) },
             Control::Period(period) => {
-                // The crate has the number itself as the argument; the kernel wants its address.
+                // The crate passes the period itself as the argument; the kernel expects its address.
                 let at = (&raw const period).expose_provenance();
                 let at = u64::try_from(at).map_err(io::Error::other)?;
                 // SAFETY: The descriptor is an event's, and the kernel reads 8 bytes at `at`, where `period` is.
@@ -252,7 +252,7 @@ impl Handle for Perf {
     }
 }
 
-/// The system that this program runs on.
+/// The running kernel.
 #[derive(Debug)]
 pub(crate) struct Kernel;
 
@@ -280,7 +280,7 @@ impl System for Kernel {
     }
 }
 
-/// Opens an event of the kernel.
+/// Opens an event of the running kernel.
 fn perf_event_open(
     attr: &Attr,
     of: Of<'_>,
@@ -319,8 +319,8 @@ fn perf_event_open(
     Ok(Box::new(Perf(unsafe { OwnedFd::from_raw_fd(fd) })))
 }
 
-/// What `perf_event_open` returns for flags that no kernel knows. A kernel with perf events returns `EINVAL`, before it looks at
-/// anything else.
+/// The errno of `perf_event_open` for flags that no kernel knows. A kernel with perf events returns `EINVAL` before it examines anything
+/// else.
 pub fn probe_call() -> Errno {
     let mut raw = perf_event_attr::default();
     // SAFETY: `raw` is a valid attribute for the time of the call. With these flags the kernel opens nothing, so there is no descriptor

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A system for tests. It notes each call, may refuse it, and knows what is still open.
+//! A system for tests. It logs each call, can refuse it, and tracks what is still open.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,12 +22,12 @@ use crate::error::Result;
 /// `perf_event_attr.type` of the events that [`Fake`] calls `unit`.
 pub(crate) const UNIT: u32 = 42;
 
-/// Whether a call is refused, by its number and its text.
+/// Decides whether a call is refused, from its number and its text.
 type Refuse = Box<dyn Fn(usize, &str) -> Option<Errno> + Send>;
 
-/// See the module.
+/// A system for tests.
 pub(crate) struct Fake {
-    /// The name of the memory that it maps.
+    /// Name of the memory that it maps.
     name: String,
     state: Mutex<State>,
 }
@@ -36,12 +36,12 @@ pub(crate) struct Fake {
 struct State {
     calls: Vec<String>,
     refuse: Option<Refuse>,
-    /// Descriptors that are open, and what they are.
+    /// Open descriptors, with the names of their events.
     open: BTreeMap<RawFd, String>,
-    /// Handles of events that were made.
+    /// Number of handles that were created.
     handles: u64,
     now: u64,
-    /// Handles up to this one count no more time, since then.
+    /// A handle's number and a time. The clocks of this handle and of earlier ones stop at that time.
     stopped: (u64, u64),
     threads: Vec<u32>,
 }
@@ -53,7 +53,7 @@ impl fmt::Debug for Fake {
 }
 
 impl Fake {
-    /// One that refuses nothing.
+    /// A system that refuses nothing.
     pub(crate) fn new() -> &'static Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -67,7 +67,7 @@ impl Fake {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses calls from now on. The first call of all has the number 0.
+    /// Refuses calls from now on. The first call has the number 0.
     pub(crate) fn refuse(&self, refuse: impl Fn(usize, &str) -> Option<Errno> + Send + 'static) {
         self.state().refuse = Some(Box::new(refuse));
     }
@@ -77,7 +77,7 @@ impl Fake {
         self.state().calls.clone()
     }
 
-    /// How many events are open, and how many mappings there are.
+    /// Number of open events, and of mappings.
     pub(crate) fn left(&self) -> (usize, usize) {
         let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let memory = format!("memfd:{} ", self.name);
@@ -85,18 +85,18 @@ impl Fake {
         (self.state().open.len(), mapped)
     }
 
-    /// So much time passes, ns.
+    /// Advances the time, ns.
     pub(crate) fn pass(&self, ns: u64) {
         self.state().now += ns;
     }
 
-    /// The CPU goes: its events count no more time.
+    /// Simulates a CPU that goes offline: the clocks of all events so far stop.
     pub(crate) fn stop(&self) {
         let mut state = self.state();
         state.stopped = (state.handles, state.now);
     }
 
-    /// The threads of every process.
+    /// Sets the threads of every process.
     pub(crate) fn has_threads(&self, threads: &[u32]) {
         self.state().threads = threads.to_vec();
     }

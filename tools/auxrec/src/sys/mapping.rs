@@ -12,8 +12,8 @@ use perfdata::TimeConv;
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// A shared mapping. The kernel, or a device, writes into it at any time, so nothing in it is ever borrowed: words are read
-/// and written as atomics, bytes are copied out.
+/// A shared mapping. The kernel or a device may write into it at any time, so there is never a reference to its bytes: words are accessed
+/// as atomics, and bytes are copied out.
 ///
 /// # Invariants
 /// `addr` is the beginning of a mapping of `len` bytes that is readable, and writable if `writable`. Only this value
@@ -27,23 +27,23 @@ pub struct Mapping {
 
 // SAFETY: A mapping belongs to the process, not to a thread, and through `&Mapping` there are only atomic accesses and copies.
 unsafe impl Send for Mapping {}
-// SAFETY: As for `Send`.
+// SAFETY: Through `&Mapping` there are only atomic accesses and copies, which several threads may make at the same time.
 unsafe impl Sync for Mapping {}
 
 /// A word of an event's control page that recorders use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
-    /// How far the kernel has written the data ring.
+    /// Head of the data ring: how far the kernel has written.
     DataHead,
-    /// How far the reader has read it.
+    /// Tail of the data ring: how far the reader has read.
     DataTail,
-    /// How far the driver has written the AUX area.
+    /// Head of the AUX area: how far the driver has written.
     AuxHead,
-    /// How far the reader has read it.
+    /// Tail of the AUX area: how far the reader has read.
     AuxTail,
-    /// Where the AUX area will be mapped.
+    /// Offset at which the AUX area will be mapped.
     AuxOffset,
-    /// How long it will be.
+    /// Length of the AUX area.
     AuxSize,
 }
 
@@ -51,7 +51,7 @@ pub enum Field {
 const CAP_USER_TIME_ZERO: u64 = 1 << 4;
 const CAP_USER_TIME_SHORT: u64 = 1 << 5;
 
-/// Where `capabilities` is: bindgen gives the union no name that is worth a use.
+/// Offset of `capabilities`. bindgen gives the union no usable name.
 const CAPABILITIES: usize = offset_of!(Page, pmc_width) - 8;
 
 impl Field {
@@ -71,7 +71,7 @@ impl Mapping {
     /// Maps `len` bytes of `fd` from `offset` on.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error that the kernel returns.
     pub fn new(fd: impl AsFd, offset: u64, len: usize, writable: bool) -> io::Result<Self> {
         let prot = if writable {
             ProtFlags::READ | ProtFlags::WRITE
@@ -119,7 +119,7 @@ impl Mapping {
         Some(unsafe { AtomicU64::from_ptr(word.as_ptr().cast()) })
     }
 
-    /// A word of the control page, which must be at the front of this mapping.
+    /// Loads a word of the control page, which must be at the front of this mapping.
     pub fn load(&self, field: Field, order: Ordering) -> u64 {
         self.word(field).map_or(0, |word| word.load(order))
     }
@@ -131,10 +131,10 @@ impl Mapping {
         }
     }
 
-    /// How the processor's clock becomes perf's, of the control page at the front of this mapping; [`None`] if the kernel
-    /// does not say, as the processor's is not to be relied on.
+    /// How to convert the processor's clock to perf's, from the control page at the front of this mapping; [`None`] if the kernel provides
+    /// no conversion, because the processor's clock is not reliable.
     pub fn clock(&self) -> Option<TimeConv> {
-        // The kernel counts `lock` up before and after it changes these.
+        // The kernel increments `lock` before and after it changes these fields.
         for _ in 0..1000 {
             let before = self.number::<4>(offset_of!(Page, lock))?;
             fence(Ordering::Acquire);
@@ -156,7 +156,7 @@ impl Mapping {
         None
     }
 
-    /// The number of `N` bytes at `offset`.
+    /// Reads the little-endian number of `N` bytes at `offset`.
     fn number<const N: usize>(&self, offset: usize) -> Option<u64> {
         let mut bytes = [0; N];
         self.copy_out(offset, &mut bytes)?;
@@ -168,27 +168,27 @@ impl Mapping {
         )
     }
 
-    /// Copies what is at `offset` into `out`; [`None`] if it is not within the mapping.
+    /// Copies the bytes at `offset` into `out`; [`None`] if they are not within the mapping.
     pub fn copy_out(&self, offset: usize, out: &mut [u8]) -> Option<()> {
         if offset.checked_add(out.len())? > self.len {
             return None;
         }
         // SAFETY: `offset` is within the mapping, as was just checked.
         let from = unsafe { self.addr.add(offset) };
-        // SAFETY: `out.len()` bytes from there are mapped readable (type invariant, and the check above) and are not part of
-        // `out`, which is ordinary memory. That the kernel may write them meanwhile makes their value unspecified to us, and
-        // they are plain bytes; the ring protocol keeps it from writing those that are used.
+        // SAFETY: `out.len()` bytes from there are mapped readable (type invariant, and the check above) and are not part of `out`, which
+        // is ordinary memory. The kernel may write them at the same time. Then their values are unspecified, which is valid for plain
+        // bytes; the ring protocol keeps the kernel from writing the bytes that are used.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), out.as_mut_ptr(), out.len()) };
         Some(())
     }
 }
 
 impl Mapping {
-    /// Has the kernel read up to `len` bytes of a file into the front of the mapping; how many. Tests ask so whether a program
-    /// can write there.
+    /// Lets the kernel read up to `len` bytes of a file into the front of the mapping. Returns the number of bytes. Tests use this to check
+    /// whether a program can write there.
     ///
     /// # Errors
-    /// What the kernel says; `EFAULT` if the pages cannot be written.
+    /// The error that the kernel returns: `EFAULT` if the pages cannot be written.
     pub fn fill_from(&self, file: impl AsFd, len: usize) -> io::Result<usize> {
         let len = len.min(self.len);
         // SAFETY: The kernel writes up to `len` bytes, which are within the mapping (type invariant). No reference to them exists. It
@@ -199,11 +199,11 @@ impl Mapping {
 }
 
 impl Mapping {
-    /// Writes `front` and then `len` bytes from `offset` on to a file, or the first of both; how many. No copy of them is made
-    /// here.
+    /// Writes `front`, and then `len` bytes of the mapping from `offset` on, to a file without a copy in user space. Returns the number of
+    /// bytes, which may be smaller.
     ///
     /// # Errors
-    /// What the kernel says; `EFAULT` is what some files say to memory of a device, which an area may be for them.
+    /// The error that the kernel returns. Some files return `EFAULT` for memory of a device, which an AUX area may be.
     pub fn write_out(
         &self,
         front: &[u8],

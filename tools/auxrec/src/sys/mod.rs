@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The system layer: the only place with `unsafe`. What it gives out is safe to use in any order.
+//! The system layer: the only module with `unsafe`. Its API is safe to use in any order.
 //!
-//! It is public for tests, which use events in ways that no recorder does. What a session and a recording need of it is the trait
-//! [`System`]: unit tests have one of their own, `fake`, that refuses any call.
+//! It is public for tests, which use events in ways that the recorder does not. Sessions and recordings use the trait [`System`]. Unit
+//! tests have an implementation of it, `fake`, that can refuse any call.
 
 mod event;
 #[cfg(test)]
@@ -32,25 +32,26 @@ pub fn page_size() -> usize {
 /// The number of the clock of all events and of the recorder, as `perf_event_attr.clockid` takes it.
 pub const CLOCK: i32 = libc::CLOCK_MONOTONIC;
 
-/// What that clock says now, ns.
+/// The current time of this clock, ns.
 pub fn now() -> u64 {
     nanoseconds(rustix::time::clock_gettime(
         rustix::time::ClockId::Monotonic,
     ))
 }
 
-/// What the counter says that perf's clock is made of: the time stamp counter on x86-64, the virtual counter on 64-bit Arm; [`None`] on
-/// other processors.
+/// The current value of the counter on which perf's clock is based: the time stamp counter on x86-64, the virtual counter on 64-bit Arm;
+/// [`None`] on other processors.
 pub fn cycles() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: Each x86-64 processor has the instruction, and Linux lets programs execute it, but for those that have
-    // asked it not to by `PR_SET_TSC`. This program has not.
+    // SAFETY: Each x86-64 processor has the instruction. Linux lets a program execute it unless the program has disabled it with
+    // `PR_SET_TSC`, which this program does not.
     return Some(unsafe { std::arch::x86_64::_rdtsc() });
     #[cfg(target_arch = "aarch64")]
     {
         let count;
-        // SAFETY: It reads a register, and touches neither memory nor flags. Linux lets programs read this one, but for those that
-        // have asked it not to by `PR_SET_TSC`. This program has not. The barrier keeps the processor from reading it earlier.
+        // SAFETY: The instruction reads a register, and touches neither memory nor flags. Linux lets a program read this register unless
+        // the program has disabled that with `PR_SET_TSC`, which this program does not. The barrier keeps the processor from reading it
+        // earlier.
         unsafe {
             std::arch::asm!("isb", "mrs {}, cntvct_el0", out(reg) count, options(nostack, preserves_flags));
         }
@@ -77,10 +78,10 @@ fn nanoseconds(time: rustix::time::Timespec) -> u64 {
         .unwrap_or(0)
 }
 
-/// Gives this thread, and those that it starts from now on, a priority of `SCHED_FIFO`.
+/// Sets the scheduling policy of this thread, and of threads that it starts later, to `SCHED_FIFO` with this priority.
 ///
 /// # Errors
-/// What the kernel says: it may not be allowed.
+/// The error that the kernel returns, for example if the process lacks the permission.
 pub fn set_realtime(priority: i32) -> std::io::Result<()> {
     let parameters = libc::sched_param {
         sched_priority: priority,
@@ -93,13 +94,12 @@ pub fn set_realtime(priority: i32) -> std::io::Result<()> {
     }
 }
 
-/// A number in a file of proc or sysfs.
+/// Reads a number from a file of proc or sysfs.
 pub fn number(path: &str) -> Option<i64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Whether this process has the capability of this number, where the kernel asks for it when it opens and
-/// maps events: in the initial user namespace.
+/// Whether this process has this capability in the initial user namespace. There the kernel requires it to open and map events.
 pub fn capable(capability: u32) -> bool {
     let status = fs::read("/proc/self/status").unwrap_or_default();
     let status = String::from_utf8_lossy(&status);
@@ -112,13 +112,13 @@ pub fn is_contained() -> bool {
     fs::metadata("/proc/self/ns/user").is_ok_and(|meta| meta.ino() != INITIAL)
 }
 
-/// Whether a seccomp filter sees the system calls of this process.
+/// Whether a seccomp filter applies to the system calls of this process.
 pub fn is_filtered() -> bool {
     let status = fs::read("/proc/self/status").unwrap_or_default();
     has_filter(&String::from_utf8_lossy(&status))
 }
 
-/// Whether a process with this `/proc/PID/status` has a filter: mode 2 of `PR_GET_SECCOMP`.
+/// Whether this content of `/proc/PID/status` shows a seccomp filter: mode 2 of `PR_GET_SECCOMP`.
 fn has_filter(status: &str) -> bool {
     let mode = status
         .lines()
@@ -129,9 +129,8 @@ fn has_filter(status: &str) -> bool {
 /// Number of the initial user namespace, `PROC_USER_INIT_INO` of `include/linux/proc_ns.h`.
 const INITIAL: u64 = 0xefff_fffd;
 
-/// Whether a process with this `/proc/PID/status` has the capability in the initial user namespace. Of
-/// another `namespace` the capabilities in the file count for nothing. A kernel without namespaces has no
-/// number.
+/// Whether this content of `/proc/PID/status` shows the capability in the initial user namespace. Capabilities in another `namespace` do
+/// not count. [`None`]: the kernel has no namespaces.
 fn holds(status: &str, namespace: Option<u64>, capability: u32) -> bool {
     let effective = status
         .lines()
@@ -144,19 +143,19 @@ fn holds(status: &str, namespace: Option<u64>, capability: u32) -> bool {
 /// `PERF_TYPE_TRACEPOINT`.
 pub const TRACEPOINT: u32 = 2;
 
-/// To lock memory without limit.
+/// Allows locking memory without limit.
 pub const CAP_IPC_LOCK: u32 = 14;
-/// To administrate; stands in for others.
+/// Allows administration. The kernel accepts it instead of several other capabilities.
 pub const CAP_SYS_ADMIN: u32 = 21;
-/// To raise hard limits.
+/// Allows raising hard limits.
 pub const CAP_SYS_RESOURCE: u32 = 24;
-/// To use perf without restriction.
+/// Allows using perf without restriction.
 pub const CAP_PERFMON: u32 = 38;
 
-/// Another descriptor of an open file, which this process was given by its number.
+/// Duplicates an open descriptor that this process knows by its number.
 ///
 /// # Errors
-/// If it is not open.
+/// If the descriptor is not open.
 pub fn duplicate(fd: i32) -> std::io::Result<OwnedFd> {
     // SAFETY: The call takes numbers only.
     let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
@@ -178,7 +177,7 @@ mod tests {
         for (status, namespace, held) in [
             (full, Some(0xefff_fffd), true),
             (full, None, true),
-            // All of them, in the namespace of a rootless container.
+            // All capabilities, but in the namespace of a rootless container.
             (full, Some(0xf000_0042), false),
             (none, Some(0xefff_fffd), false),
             ("", Some(0xefff_fffd), false),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A command that is started only when everything is ready to record it.
+//! A command whose exec waits until the recorder is ready.
 
 use std::ffi::{CString, OsString};
 use std::io;
@@ -10,26 +10,26 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, WaitOptions};
 
-/// A child that waits before its exec until [`start`](Self::start) lets it go. Dropped before that, it ends without having
+/// A child that waits before its exec until [`start`](Self::start) is called. If this is dropped before that, the child ends without having
 /// run anything.
 #[derive(Debug)]
 pub struct Workload {
     pid: Pid,
-    /// Writing a byte lets the child go; closing it ends the child.
+    /// Writing a byte starts the exec; closing it ends the child.
     go: Option<OwnedFd>,
     /// The child writes its errno here when exec fails; exec closes it.
     failed: OwnedFd,
     exited: Option<i32>,
 }
 
-/// What is run instead of the command when it cannot be run.
+/// Exit status of the child if the command cannot be executed.
 const CANNOT_RUN: i32 = 127;
 
 impl Workload {
     /// Forks a child for the command.
     ///
     /// # Errors
-    /// If there can be no further process, or an argument has a NUL.
+    /// If no process can be created, or an argument contains a NUL.
     pub fn prepare(command: &[OsString]) -> io::Result<Self> {
         let args: Vec<CString> = command
             .iter()
@@ -61,7 +61,7 @@ impl Workload {
                 let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
                 let _ = rustix::io::write(&report, &errno.to_le_bytes());
             }
-            // SAFETY: Ends the child at once, and runs nothing of the parent's that is registered for exit.
+            // SAFETY: Ends the child at once, without the exit handlers that the parent has registered.
             unsafe { libc::_exit(CANNOT_RUN) };
         }
         let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidData)?;
@@ -81,7 +81,7 @@ impl Workload {
     /// Lets the command run.
     ///
     /// # Errors
-    /// Why it could not be run.
+    /// The error of the exec.
     pub fn start(&mut self) -> io::Result<()> {
         let Some(go) = self.go.take() else {
             return Ok(());
@@ -89,7 +89,7 @@ impl Workload {
         rustix::io::write(&go, &[1])?;
         drop(go);
         let mut errno = [0; 4];
-        // Ends with nothing read when exec has closed the other end.
+        // The exec closes the other end, so a read that returns nothing means success.
         loop {
             match rustix::io::read(self.failed.as_fd(), &mut errno) {
                 Ok(4) => return Err(io::Error::from_raw_os_error(i32::from_le_bytes(errno))),
@@ -102,7 +102,7 @@ impl Workload {
     /// The exit status, once the command has ended; 128 and the signal's number if one ended it.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error that the kernel returns.
     pub fn try_wait(&mut self) -> io::Result<Option<i32>> {
         self.wait_with(WaitOptions::NOHANG)
     }
@@ -118,10 +118,10 @@ impl Workload {
         Ok(self.exited)
     }
 
-    /// Ends the command if it still runs, as the end of the recording ends its purpose.
+    /// Terminates the command if it still runs. Called when the recording ends.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error that the kernel returns.
     pub fn terminate(&mut self) -> io::Result<()> {
         self.go = None;
         if self.try_wait()?.is_none() {
@@ -133,7 +133,7 @@ impl Workload {
 
 impl Drop for Workload {
     fn drop(&mut self) {
-        // A child that was never let go ends when the pipe closes, and is waited for; one that runs is left to run.
+        // Closing the pipe ends a child that was never started, so this waits for it. A command that runs continues to run.
         if self.go.take().is_some() {
             let _ = self.wait_with(WaitOptions::empty());
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a session needs of the system, as a trait: tests have one that refuses any call.
+//! The part of the system that a session uses, as a trait. Tests have an implementation that can refuse any call.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -12,16 +12,16 @@ use perfdata::Attr;
 use super::mapping::Mapping;
 use crate::error::Result;
 
-/// What an event is opened for.
+/// The tasks for which an event is opened.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Of<'a> {
-    /// This thread; -1: all.
+    /// This thread; -1: all threads.
     Thread(i32),
-    /// What runs in a control group, whose directory this is.
+    /// The tasks of a control group. This is its directory.
     Group(BorrowedFd<'a>),
 }
 
-/// See the module.
+/// The part of the system that a session uses.
 pub(crate) trait System: fmt::Debug + Sync {
     /// Opens an event on `cpu` (-1: all), in the group of `leader`.
     fn open(
@@ -32,7 +32,7 @@ pub(crate) trait System: fmt::Debug + Sync {
         leader: Option<BorrowedFd<'_>>,
     ) -> io::Result<Box<dyn Handle>>;
 
-    /// The time, ns.
+    /// The current time, ns.
     fn now(&self) -> u64;
 
     /// The threads that a process has.
@@ -53,7 +53,7 @@ pub(crate) trait Handle: AsFd + fmt::Debug + Send + Sync {
     fn into_fd(self: Box<Self>) -> OwnedFd;
 }
 
-/// What an ioctl asks of an event. [`Event`](super::Event) has a method for each.
+/// An ioctl of an event. [`Event`](super::Event) has a method for each.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Control<'a> {
     Enable,
@@ -66,10 +66,10 @@ pub(crate) enum Control<'a> {
     Filter(&'a CStr),
 }
 
-/// What an event has counted, as `read_format` [`Read::FORMAT`] has it.
+/// The count of an event, in the `read_format` `Read::FORMAT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Count {
-    /// What it counted, its children's included.
+    /// The value of the counter, including the event's children.
     pub value: u64,
     /// How long it was enabled, ns.
     pub enabled: u64,
@@ -80,7 +80,7 @@ pub struct Count {
 }
 
 impl Count {
-    /// With what another has counted.
+    /// Adds the count of another event.
     #[must_use]
     pub fn plus(self, other: &Self) -> Self {
         Self {

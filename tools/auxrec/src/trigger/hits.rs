@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the records of a pair of rings tell of the trigger: its hits, and whose trace it has paused.
+//! The trigger in the records of a pair of rings: its hits, and the threads whose trace it has paused.
 //!
-//! A hit pauses the trace of the thread (or of the CPU, if CPUs are recorded) in the kernel, by an event in the group of the tracer
-//! with `aux_action` pause. Only an event in the same group, which overflows in the same thread, can resume it: that is a clock,
-//! which the recorder enables when the snapshot is taken, and disables when each paused thread has had a sample of it.
+//! A hit pauses the trace of the thread (or of the CPU, if CPUs are recorded). In the kernel, an event in the group of the tracer, with
+//! `aux_action` pause, does that. Only an event in the same group that overflows in the same thread can resume the trace. That event is a
+//! clock. The recorder enables it after the snapshot, and disables it when each paused thread has had a sample of it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,20 +12,20 @@ use std::path::Path;
 use crate::pmu::Action;
 use crate::session::Plan;
 
-/// What stands for all that is paused on a CPU, and for threads whose records were lost. No thread has it.
+/// Stands for a paused CPU, and for threads whose records were lost. No thread has this id.
 const UNKNOWN: u32 = 0;
 
-/// See the module.
+/// The hits and the paused threads of a pair of rings.
 #[derive(Debug)]
 pub(crate) struct Hits {
     /// Number of the first event of the trigger.
     first: usize,
-    /// What this event and the following do to the trace: nothing, the one that reports the hits.
+    /// The action of this event and of those after it. The event that reports the hits has none.
     actions: Vec<Option<Action>>,
     /// Whether threads are recorded.
     threads: bool,
     count: u64,
-    /// So many of them have had a snapshot.
+    /// Number of hits that have a snapshot.
     answered: u64,
     paused: BTreeSet<u32>,
     /// Whether the clock is enabled.
@@ -48,7 +48,7 @@ impl Hits {
         })
     }
 
-    /// A sample of the event with this number.
+    /// Processes a sample of the event with this number.
     pub fn sample(&mut self, number: usize, body: &[u8]) {
         let number = number.checked_sub(self.first);
         let Some(action) = number.and_then(|number| self.actions.get(number)) else {
@@ -65,7 +65,7 @@ impl Hits {
         }
     }
 
-    /// Records were lost. A trace that is paused unseen must be resumed, too.
+    /// Records were lost. They may have reported a pause, and that trace must be resumed, too.
     pub fn lost(&mut self) {
         if self.actions.contains(&Some(Action::Pause)) {
             self.paused.insert(UNKNOWN);
@@ -77,7 +77,7 @@ impl Hits {
         self.count != self.answered
     }
 
-    /// All hits have a snapshot.
+    /// Marks all hits as having a snapshot.
     pub fn answer(&mut self) {
         self.answered = self.count;
     }
@@ -89,7 +89,7 @@ impl Hits {
         });
     }
 
-    /// Whether the clock is to be enabled or disabled now. A hit that waits for its snapshot stays paused.
+    /// Whether to enable or disable the clock now; [`None`]: neither. The trace stays paused while a hit waits for its snapshot.
     pub fn switch(&mut self) -> Option<bool> {
         let on = !self.are_pending() && !self.paused.is_empty();
         (std::mem::replace(&mut self.resuming, on) != on).then_some(on)

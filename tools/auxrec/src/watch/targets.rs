@@ -2,9 +2,8 @@
 
 //! The processes or threads that are recorded, and whether they have ended.
 //!
-//! A descriptor from `pidfd_open()` reports the end of each. Where there is none, the state of the process in /proc is looked
-//! at instead. A kernel before 6.9 opens none for a thread; a seccomp filter may refuse the call; there may be too many open
-//! files.
+//! A descriptor from `pidfd_open()` reports the end of each. For those without a descriptor, /proc is checked instead. A kernel before 6.9
+//! opens none for a thread; a seccomp filter may refuse the call; there may be too many open files.
 
 use std::fs;
 use std::io;
@@ -15,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags};
 
 use crate::error::{Error, Result};
 
-/// See the module.
+/// The recorded processes or threads.
 #[derive(Debug, Default)]
 pub(super) struct Targets {
     /// Whether they are threads.
@@ -26,17 +25,17 @@ pub(super) struct Targets {
 #[derive(Debug)]
 enum Target {
     Ended,
-    /// Is readable when it has ended.
+    /// A descriptor that is readable when the process has ended.
     Pidfd(OwnedFd),
-    /// Its id, and when it was started: another process may get the id later.
+    /// The id, and the start time: another process may get the id later.
     Looked(u32, u64),
 }
 
-/// What `/proc/ID/stat` says.
+/// Fields of `/proc/ID/stat`.
 struct Stat {
-    /// It has exited, and its parent has not waited for it yet.
+    /// Whether it has exited, and its parent has not waited for it yet.
     zombie: bool,
-    /// The threads of its process, itself included.
+    /// Number of threads of its process, including itself.
     threads: u64,
     started: u64,
 }
@@ -44,7 +43,7 @@ struct Stat {
 impl Stat {
     /// [`None`] if there is no such process or thread.
     fn of(id: u32) -> io::Result<Option<Self>> {
-        // The name in it need not be UTF-8.
+        // The name in this file need not be UTF-8.
         let text = match fs::read(format!("/proc/{id}/stat")) {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -57,7 +56,7 @@ impl Stat {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        // The name before may have spaces and parentheses.
+        // The name before this may contain spaces and parentheses.
         let (_, rest) = text.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
         Some(Self {
@@ -67,17 +66,17 @@ impl Stat {
         })
     }
 
-    /// Whether it has ended. A process goes on after its first thread has exited.
+    /// Whether it has ended. A process continues after its first thread has exited.
     fn is_over(&self, thread: bool) -> bool {
         self.zombie && (thread || self.threads <= 1)
     }
 }
 
 impl Targets {
-    /// Opens a descriptor of each with `open`. Returns why that failed, if it did and some are looked at instead.
+    /// Opens a descriptor of each with `open`. If that failed for some, which are checked in /proc instead, returns the errno.
     ///
     /// # Errors
-    /// If the end of one cannot be seen in any way.
+    /// If the end of one cannot be detected in any way.
     pub fn open(
         ids: &[u32],
         threads: bool,
@@ -114,15 +113,15 @@ impl Targets {
         })
     }
 
-    /// The descriptor with this number reports the end.
+    /// Records that the descriptor with this number has reported the end.
     pub fn ended(&mut self, number: usize) {
         if let Some(target) = self.all.get_mut(number) {
-            // Closing it takes it out of what is waited for.
+            // Closing the descriptor removes it from the epoll set.
             *target = Target::Ended;
         }
     }
 
-    /// Looks at those without a descriptor. Whether one has ended since the last time.
+    /// Checks those without a descriptor. Returns whether one has ended since the last call.
     pub fn look(&mut self) -> bool {
         let mut any = false;
         for target in &mut self.all {
@@ -132,7 +131,7 @@ impl Targets {
             let over = match Stat::of(id) {
                 Ok(Some(stat)) => stat.started != started || stat.is_over(self.threads),
                 Ok(None) => true,
-                // Nothing is known now, as when there are too many open files.
+                // The state is not known now, for example when there are too many open files.
                 Err(_) => false,
             };
             if over {
@@ -143,14 +142,14 @@ impl Targets {
         any
     }
 
-    /// Whether there were some, and all have ended.
+    /// Whether there are some, and all of them have ended.
     pub fn all_ended(&self) -> bool {
         let ended = |target: &Target| matches!(target, Target::Ended);
         !self.all.is_empty() && self.all.iter().all(ended)
     }
 }
 
-/// A process or thread without a descriptor, which `why` explains.
+/// A process or thread without a descriptor, for the reason `why`.
 fn looked(id: u32, thread: bool, why: Errno) -> Result<Target> {
     let kind = if thread { "thread" } else { "process" };
     let cannot = |e: &dyn std::fmt::Display| {
@@ -163,7 +162,7 @@ fn looked(id: u32, thread: bool, why: Errno) -> Result<Target> {
     match Stat::of(id) {
         Ok(Some(stat)) if stat.is_over(thread) => Ok(Target::Ended),
         Ok(Some(stat)) => Ok(Target::Looked(id, stat.started)),
-        // /proc may not be mounted, or hide it.
+        // /proc may not be mounted, or may hide the process.
         Ok(None)
             if pid
                 .is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH)) =>

@@ -90,7 +90,7 @@ pub struct Export {
 }
 
 impl Export {
-    /// Writes them.
+    /// Writes the calls.
     pub fn run(&self) -> anyhow::Result<u8> {
         let piece = match &self.piece {
             None => export::PIECE,
@@ -120,7 +120,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// Prints them.
+    /// Prints the calls.
     pub fn run(&self) -> anyhow::Result<u8> {
         let recording = source::open(&self.file)?;
         let kernel = source::kernel(&self.file, self.calls.kernel.as_deref());
@@ -140,10 +140,10 @@ impl Script {
     }
 }
 
-/// Standard output, whose reader may have seen enough: that is no error.
+/// Standard output. A reader that closes the pipe early is no error.
 struct Lines {
     out: Stdout,
-    /// Whether the reader has ended.
+    /// Whether the reader has closed the pipe.
     left: Rc<Cell<bool>>,
 }
 

@@ -12,7 +12,7 @@ use crate::error::Error;
 pub const ALL: u8 = 0;
 /// An error.
 pub const FAILED: u8 = 1;
-/// The command line makes no sense.
+/// The command line is invalid.
 pub const USAGE: u8 = 2;
 /// Finished, and trace was lost.
 pub const LOST: u8 = 3;
@@ -27,7 +27,7 @@ pub fn failed(e: &anyhow::Error) -> u8 {
     }
 }
 
-/// JSON for people.
+/// Formats JSON with line breaks and indentation.
 #[must_use]
 pub fn pretty(value: &serde_json::Value) -> String {
     format!("{value:#}\n")

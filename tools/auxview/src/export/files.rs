@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Files of spans that viewers take: when one has its size, the open spans end in it and begin again in the next.
+//! Writes spans into files of a size that viewers accept. When a file is full, the open spans end in it and begin again in the next one.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -10,19 +10,19 @@ use std::path::{Path, PathBuf};
 use super::frames::{Frame, FrameId, Frames};
 use crate::error::{Error, Result};
 
-/// What the times of spans are.
+/// The unit of the times of spans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
     /// Nanoseconds of perf's clock.
     Time,
-    /// Instructions that were followed.
+    /// Number of instructions that were followed.
     Instructions,
 }
 
-/// The default of the length of a file, in bytes: below what viewers take.
+/// Default length of a file, in bytes: less than viewers accept.
 pub const PIECE: u64 = 64 << 20;
 
-/// Smaller files have little but what they repeat.
+/// Minimum length of a file, in bytes. Smaller files would have little but repeated spans.
 pub const PIECE_MIN: u64 = 64 << 10;
 
 /// A thread, as viewers show it.
@@ -38,19 +38,19 @@ pub(super) struct Thread {
 pub(super) struct Put {
     pub(super) track: usize,
     pub(super) time: u64,
-    /// The function that begins; none: the innermost one ends.
+    /// The function that begins. [`None`] if the innermost one ends.
     pub(super) begins: Option<FrameId>,
 }
 
-/// A format.
+/// Writes a format.
 pub(super) trait Sink {
-    /// A file begins.
+    /// Begins a file.
     fn open(&mut self, out: &mut dyn Write) -> io::Result<()>;
 
-    /// A thread appears, or runs another program now.
+    /// Adds a thread, or renames one that now runs another program.
     fn thread(&mut self, number: usize, thread: &Thread, out: &mut dyn Write) -> io::Result<()>;
 
-    /// A span begins or ends. The times of a track grow.
+    /// Begins or ends a span. The times of a track do not decrease.
     fn put(
         &mut self,
         put: Put,
@@ -59,19 +59,19 @@ pub(super) trait Sink {
         out: &mut dyn Write,
     ) -> io::Result<()>;
 
-    /// Bytes that the file has beyond what was written, if it ends here.
+    /// Number of bytes that are not written yet, if the file ends here.
     fn waiting(&self) -> u64 {
         0
     }
 
-    /// The file ends.
+    /// Ends the file.
     fn close(&mut self, out: &mut dyn Write) -> io::Result<()>;
 
-    /// Bytes that the end of a span takes at most.
+    /// Maximum length of the end of a span, in bytes.
     fn end_size(&self) -> u64;
 }
 
-/// Where spans go.
+/// Where spans are written.
 pub(super) enum Target {
     Files { path: PathBuf, piece: u64 },
     Stream(Box<dyn Write>),
@@ -81,7 +81,7 @@ pub(super) enum Target {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Open {
     pub(super) frame: FrameId,
-    /// Whether it ends with the one around it.
+    /// Whether the span around it ends with it.
     pub(super) joined: bool,
 }
 
@@ -92,16 +92,16 @@ struct Track {
     last: u64,
 }
 
-/// See above.
+/// Divides spans into files.
 pub(super) struct Files {
     target: Target,
     sink: Box<dyn Sink>,
     out: Option<Counted>,
     names: Vec<PathBuf>,
     tracks: Vec<Track>,
-    /// Spans that are open in all tracks.
+    /// Number of open spans in all tracks.
     open: u64,
-    /// Whether the file has what was not in the one before.
+    /// Whether the file has more than spans of the one before.
     filled: bool,
 }
 
@@ -150,12 +150,12 @@ impl Files {
         self.names
     }
 
-    /// How many spans are open in a track.
+    /// Number of open spans in a track.
     pub(super) fn depth(&self, track: usize) -> usize {
         self.tracks.get(track).map_or(0, |track| track.open.len())
     }
 
-    /// Thread `number` appears, or runs another program now.
+    /// Adds thread `number`, or renames it if it now runs another program.
     pub(super) fn thread(
         &mut self,
         number: usize,
@@ -178,7 +178,7 @@ impl Files {
         self.write(|sink, out| sink.thread(number, &thread, out))
     }
 
-    /// A span begins.
+    /// Begins a span.
     pub(super) fn begin(
         &mut self,
         track: usize,
@@ -194,7 +194,7 @@ impl Files {
         self.part(frames)
     }
 
-    /// The innermost span ends, and those that end with it.
+    /// Ends the innermost span, and those that end with it.
     pub(super) fn end(&mut self, track: usize, time: u64, frames: &Frames) -> Result<()> {
         while let Some(open) = self
             .tracks
@@ -232,7 +232,7 @@ impl Files {
         self.write(|sink, out| sink.put(put, &thread, frame, out))
     }
 
-    /// Begins the next file if this one has its size.
+    /// Begins the next file if this one is full.
     fn part(&mut self, frames: &Frames) -> Result<()> {
         let Target::Files { piece, .. } = &self.target else {
             return Ok(());
@@ -242,7 +242,7 @@ impl Files {
         let size = [self.sink.waiting(), ends]
             .iter()
             .fold(written, |sum, more| sum.saturating_add(*more));
-        // A file has more than what was open in the one before.
+        // Each file must have more than the open spans of the one before.
         if size < *piece || !self.filled {
             return Ok(());
         }
@@ -262,7 +262,7 @@ impl Files {
         Ok(())
     }
 
-    /// Ends all spans in this file; they stay open.
+    /// Ends all spans in this file. They stay open for the next one.
     fn end_all(&mut self, frames: &Frames) -> Result<()> {
         for number in 0..self.tracks.len() {
             let track = self.tracks.get(number);
@@ -274,7 +274,7 @@ impl Files {
         Ok(())
     }
 
-    /// All is written.
+    /// Ends all spans and the last file.
     pub(super) fn finish(&mut self, frames: &Frames) -> Result<()> {
         self.end_all(frames)?;
         self.close()

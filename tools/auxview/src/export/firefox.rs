@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The Firefox Profiler's format, for it and for speedscope.
+//! The Firefox Profiler's format, which speedscope can read, too.
 //!
-//! The Firefox Profiler takes its processed format, which the crate `fxprof-processed-profile` writes. speedscope takes none but that of
-//! Firefox's old performance panel: a `profile` in a file whose `systemHost` is Firefox. A file here has both, as neither viewer
-//! looks for what the other one takes. speedscope shows one thread; it is the one with most spans.
+//! The Firefox Profiler reads its processed format, which the crate `fxprof-processed-profile` writes. speedscope reads only the format of
+//! Firefox's old performance panel: a `profile` in a file whose `systemHost` is Firefox. A file here has both, because each viewer ignores
+//! the data of the other. speedscope shows one thread: the one with the most spans.
 //!
-//! Both formats have samples, not spans: one stands wherever a span begins or ends, and is weighted with the time up to the next one.
+//! Both formats have samples, not spans. There is a sample wherever a span begins or ends. Its weight is the time up to the next one.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -29,18 +29,18 @@ type StackId = u32;
 struct Track {
     handle: ThreadHandle,
     frames: HashMap<FrameId, (u32, FrameHandle)>,
-    /// Their names.
+    /// Names of the frames.
     locations: Vec<String>,
     stacks: HashMap<(Option<StackId>, u32), (StackId, StackHandle)>,
-    /// What calls, and what is called.
+    /// The caller of each stack, and its innermost frame.
     calls: Vec<(Option<StackId>, u32)>,
     /// The spans that are open.
     open: Vec<(StackId, StackHandle)>,
-    /// A place where a span begins or ends: when, and the stack from there on.
+    /// The places where a span begins or ends: the time, and the stack from there on.
     samples: Vec<(u64, Option<StackId>)>,
 }
 
-/// Writes it, when a file is closed.
+/// Writes this format when a file is closed.
 pub(super) struct Firefox {
     clock: Clock,
     profile: Profile,
@@ -48,11 +48,11 @@ pub(super) struct Firefox {
     tracks: HashMap<usize, Track>,
     start: Option<u64>,
     end: u64,
-    /// Bytes that the file will have, about.
+    /// Approximate length of the file, in bytes.
     size: u64,
 }
 
-/// Bytes of a sample in both formats, about.
+/// Approximate length of a sample in both formats, in bytes.
 const SAMPLE: u64 = 60;
 
 impl Firefox {
@@ -73,7 +73,7 @@ impl Firefox {
             Clock::Time => "auxview",
             Clock::Instructions => "auxview (1 ns: 1 instruction)",
         };
-        // perf's clock does not say which day it is.
+        // perf's clock has no date.
         let start = ReferenceTimestamp::from_duration_since_unix_epoch(Duration::ZERO);
         let mut profile = Profile::new(product, start, SamplingInterval::from_nanos(1));
         profile.set_symbolicated(true);
@@ -123,7 +123,7 @@ impl Track {
         (number, handle)
     }
 
-    /// What is called by the innermost span.
+    /// The stack of a frame that the innermost span calls.
     fn call(
         &mut self,
         (number, frame): (u32, FrameHandle),
@@ -144,7 +144,7 @@ impl Track {
         (id, handle)
     }
 
-    /// Adds the last sample to the profile, as it is known when it ends.
+    /// Adds the last sample to the profile: its end is known now.
     fn sample(&self, end: u64, profile: &mut Profile) {
         const MOST: u64 = 2_000_000_000;
         let Some(&(mut from, stack)) = self.samples.last() else {
@@ -260,7 +260,7 @@ impl Sink for Firefox {
     }
 }
 
-/// As a number of JSON, which is a float: it is exact below 2^53 ns, 104 days.
+/// Milliseconds as a number of JSON, which is a float: it is exact below 2^53 ns, 104 days.
 fn millis(time: u64) -> f64 {
     Duration::from_nanos(time).as_secs_f64() * 1000.0
 }
@@ -286,14 +286,14 @@ struct Old<'a> {
     threads: Vec<&'a Track>,
 }
 
-/// Rows, with the numbers of their columns.
+/// A table: its rows, and the numbers of its columns.
 #[derive(serde::Serialize)]
 struct Table<D> {
     schema: serde_json::Value,
     data: D,
 }
 
-/// Samples are rows of a list; there are too many for a copy.
+/// The rows of the samples. They are not copied, because there are too many.
 struct Samples<'a>(&'a [(u64, Option<StackId>)]);
 
 impl Serialize for Samples<'_> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The functions that spans are of.
+//! The functions of spans.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -18,15 +18,17 @@ pub(super) struct Frame {
     pub(super) name: String,
     /// The program or library that it is in.
     pub(super) module: String,
-    /// Its source, and the line where it begins; of an inlined function the line that calls.
+    /// Its source file, and the line where it begins; for an inlined function, the line of the call
+    /// in it.
     pub(super) source: Option<(String, u32)>,
     pub(super) inlined: bool,
 }
 
-/// What stands in the place of functions where trace is missing.
+/// Stands for the functions where trace is missing.
 pub(super) const GAP: FrameId = 0;
 
-/// All functions that were seen. Their number is that of functions and calls in the code.
+/// All functions that were seen. Their number is limited by that of the functions and calls in the
+/// code.
 #[derive(Debug)]
 pub(super) struct Frames {
     all: Vec<Frame>,
@@ -37,7 +39,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// Source lines are those of files below `root`.
+    /// Source lines come from the files below `root`.
     pub(super) fn new(root: Option<&Path>) -> Self {
         let gap = Frame {
             name: "[trace lost]".to_owned(),
@@ -58,7 +60,7 @@ impl Frames {
         self.all.get(usize::try_from(id).ok()?)
     }
 
-    /// Of this function.
+    /// The number of a function.
     pub(super) fn function(&mut self, function: &Function, tree: &Tree, code: &Code) -> FrameId {
         let key = (function.name, function.image, function.offset);
         if let Some(id) = self.functions.get(&key) {
@@ -81,7 +83,7 @@ impl Frames {
         id
     }
 
-    /// Those that are inlined where this call stands, the outermost first.
+    /// The functions that are inlined at the place of a call, the outermost first.
     pub(super) fn inlined(&mut self, site: Site, code: &Code) -> Vec<FrameId> {
         if let Some(ids) = self.sites.get(&site) {
             return ids.clone();

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Lines for tools: time, process, thread, name of the thread's program, `begin` or `end`; of what begins also its kind, its name, the
-//! program or library, and source file and line. A tab is between two of these.
+//! Lines for tools, with fields between tabs: time, process, thread, name of the thread's program, `begin` or `end`. A `begin` also has
+//! kind, name, program or library, and source file and line.
 
 use std::io::{self, Write};
 
 use super::files::{Put, Sink, Thread};
 use super::frames::{Frame, GAP};
 
-/// Writes them.
+/// Writes these lines.
 pub(super) struct Lines;
 
-/// A text that has neither tabs nor ends of lines.
+/// Replaces tabs, line ends and other control characters by spaces.
 fn field(text: &str) -> String {
     text.replace(|c: char| c.is_control(), " ")
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Perfetto's format: the messages of `perfetto_trace.proto` that spans need, with their numbers there. Fields that are left out
-//! have their defaults.
+//! Perfetto's format: the messages of `perfetto_trace.proto` that spans need, with their field numbers. Fields that are missing here have
+//! their defaults.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use prost::Message;
 use super::files::{Clock, Put, Sink, Thread};
 use super::frames::{Frame, FrameId};
 
-/// A file is a row of packets: a message with this one repeated field.
+/// A file is a series of packets: a message with this one repeated field.
 #[derive(Message)]
 struct Trace {
     #[prost(message, repeated, tag = "1")]
@@ -125,10 +125,10 @@ const NEEDS_INCREMENTAL_STATE: u32 = 2;
 /// All packets are of one writer.
 const SEQUENCE: u32 = 1;
 
-/// What functions are, as categories; each has its number in this list and one more.
+/// Categories of functions. The number of a category is its index in this list plus 1.
 const CATEGORIES: [&str; 3] = ["function", "inlined", "lost"];
 
-/// Writes it.
+/// Writes Perfetto's format.
 pub(super) struct Perfetto {
     clock: Clock,
     /// Functions whose names are in the file.
@@ -156,7 +156,7 @@ impl Perfetto {
     }
 }
 
-/// The track of a thread. Those of processes have no other bit in common with them.
+/// The track of a thread. Bits 32 and 33 distinguish it from the tracks of processes.
 fn thread_track(number: usize) -> u64 {
     1 << 32 | u64::try_from(number).unwrap_or(u64::MAX)
 }
@@ -165,7 +165,7 @@ fn process_track(pid: u32) -> u64 {
     2 << 32 | u64::from(pid)
 }
 
-/// Numbers of threads are positive.
+/// Converts the number of a process or thread, which is positive.
 fn signed(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
@@ -242,7 +242,7 @@ impl Sink for Perfetto {
         };
         let mut interned = None;
         if let (Some(id), Some(frame)) = (put.begins, frame) {
-            // 0 is none.
+            // The number 0 means none.
             let iid = u64::from(id) + 1;
             event.kind = Some(SLICE_BEGIN);
             event.name_iid = Some(iid);

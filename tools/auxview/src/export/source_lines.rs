@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Source lines and inlined functions, by the debug information of programs.
+//! Source lines and inlined functions, from the debug information of programs.
 //!
-//! The crate `addr2line` reads them: it needs neither a C library nor a process of its own, and reads only what is asked for.
+//! The crate `addr2line` reads them. It needs neither a C library nor a process of its own, and reads only what is needed.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::flamegraph::calls::Site;
 use crate::flamegraph::code::Code;
 use crate::flamegraph::image;
 
-/// A function at a place, and the line of it that is there.
+/// A function at a place in the code, and its source line there.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) name: String,
@@ -26,11 +26,11 @@ pub(super) struct Line {
 
 type Reader = EndianRcSlice<RunTimeEndian>;
 
-/// Debug information that has been looked for, by the number of the file.
+/// The debug information of files, by the number of the file. [`None`] if a file has none.
 pub(super) struct SourceLines {
     root: PathBuf,
     files: HashMap<usize, Option<Context<Reader>>>,
-    /// Bytes that are in memory.
+    /// Bytes of debug information in memory.
     taken: usize,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Debug for SourceLines {
 }
 
 impl SourceLines {
-    /// No more debug information is read.
+    /// Maximum number of bytes of debug information.
     const MOST: usize = 96 << 20;
 
     pub(super) fn new(root: &Path) -> Self {
@@ -85,7 +85,7 @@ impl SourceLines {
     }
 }
 
-/// What is in the file itself, or else in the file that its build-id names.
+/// The debug information in the file itself, or else in the file that its build-id names.
 fn load(root: &Path, path: &[u8], taken: &mut usize) -> Option<Context<Reader>> {
     let bytes = image::contents(root, path).ok()?;
     if let Some(found) = parse(&bytes, taken) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! From what happened to the stacks of threads to spans with times.
+//! Converts changes of call stacks to spans with times.
 //!
-//! Trace has times at some packets only. Between two of them that trace is without a gap, an event has the share of the time that its
-//! instructions have. Behind the last one before tracing ends, an instruction takes as long as before, but at most a nanosecond: how
-//! long the thread did not run there, the trace does not tell.
+//! Trace has times only at some packets. Between two of these without a gap, the time of an event is interpolated by the number of
+//! instructions. After the last of these before tracing ends, an instruction takes as long as before, but at most a nanosecond: the trace
+//! does not show how long the thread did not run.
 
 use std::collections::HashMap;
 use std::mem;
@@ -24,21 +24,21 @@ type Who = (u32, u32);
 struct Track {
     number: usize,
     program: usize,
-    /// What happened since the time of a packet.
+    /// Changes since the last packet with a time.
     pending: Vec<Change>,
-    /// The time of a packet, and the instructions before it.
+    /// The time of a packet, and the number of instructions before it.
     anchor: Option<(u64, u64)>,
-    /// Instructions up to the last event or packet.
+    /// Number of instructions up to the last event or packet.
     executed: u64,
-    /// Whether tracing ended since.
+    /// Whether tracing has ended since then.
     off: bool,
-    /// Nanoseconds that instructions took between the last two packets.
+    /// Nanoseconds and instructions between the last two packets with a time.
     pace: (u64, u64),
-    /// When the last event was.
+    /// Time of the last event.
     last: u64,
-    /// Instructions of all threads when this one was seen last.
+    /// Number of instructions of all threads when this one was last seen.
     until: u64,
-    /// How many calls are deeper than what is shown.
+    /// Number of open calls that are too deep to be shown.
     deeper: u64,
     /// Whether trace is missing here.
     gap: bool,
@@ -61,7 +61,7 @@ impl Track {
         }
     }
 
-    /// When an event was, before the packet whose time and instructions are given.
+    /// The time of an event. `next` is the time of the next packet, and the number of instructions before it.
     fn time(&self, executed: u64, next: Option<(u64, u64)>) -> u64 {
         let (start, before) = self.anchor.unwrap_or((self.last, executed));
         let count = executed.saturating_sub(before);
@@ -89,27 +89,27 @@ impl Track {
 pub(crate) struct Spans {
     to: To,
     tracks: HashMap<Who, Track>,
-    /// Instructions of all threads.
+    /// Number of instructions of all threads.
     executed: u64,
 }
 
-/// Where spans go.
+/// Where spans are written.
 #[derive(Debug)]
 struct To {
     clock: Clock,
     frames: Frames,
     files: Files,
-    /// Calls that are deeper than what is shown.
+    /// Number of calls that are too deep to be shown.
     hidden: u64,
 }
 
 impl Spans {
-    /// More events of a thread do not wait for the time of a packet.
+    /// Maximum number of events of a thread that wait for the time of a packet.
     const PENDING_MAX: usize = 1024;
-    /// Deeper calls are not shown, as viewers show no more: Perfetto's has 512 levels.
+    /// Maximum depth of calls that are shown. Viewers do not show deeper ones: Perfetto has 512 levels.
     pub(super) const DEPTH_MAX: usize = 500;
 
-    /// Source lines are looked for below `root`, if that is there.
+    /// Source lines come from the files below `root`, if it is given.
     pub(super) fn new(clock: Clock, files: Files, root: Option<&Path>) -> Self {
         Self {
             to: To {
@@ -123,7 +123,7 @@ impl Spans {
         }
     }
 
-    /// The files that were written, and the calls that were too deep.
+    /// The files that were written, and the number of calls that were too deep.
     pub(super) fn end(self) -> (Vec<PathBuf>, u64) {
         (self.to.files.names(), self.to.hidden)
     }
@@ -152,7 +152,7 @@ impl Listener for Spans {
             code,
         };
         if track.program != moment.program {
-            // What it ran before is gone.
+            // The calls of the program before end.
             work.end(track)?;
             work.to.files.thread(track.number, moment.who, name)?;
             (track.program, track.executed, track.anchor) = (moment.program, 0, None);
@@ -171,7 +171,7 @@ impl Listener for Spans {
             }
             return Ok(());
         }
-        // Tracing was off, or some is missing: this is the time at which it begins.
+        // Tracing was off, or trace is missing: this is the time at which it begins again.
         let begins = track.off || track.gap;
         if let (Some(time), true) = (moment.time, begins) {
             work.flush(track, Some((time, first)))?;
@@ -194,7 +194,7 @@ impl Listener for Spans {
         track.executed = moment.executed;
         if let (Some(time), false) = (moment.time, begins) {
             if track.anchor.is_none() {
-                // What is before the first time was not before it.
+                // Events before the first time get that time.
                 track.anchor = Some((time, moment.executed));
             }
             work.flush(track, Some((time, moment.executed)))?;
@@ -203,7 +203,7 @@ impl Listener for Spans {
         Ok(())
     }
 
-    /// All spans end with the trace.
+    /// Ends all spans.
     fn finish(&mut self, tree: &Tree, code: &Code) -> Result<()> {
         let mut tracks: Vec<_> = self.tracks.values_mut().collect();
         tracks.sort_by_key(|track| track.number);
@@ -227,7 +227,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Writes what has waited for the time of a packet: that it had, and the instructions before it.
+    /// Writes the events that wait for the time of a packet. `next` is that time, and the number of instructions before the packet.
     fn flush(&mut self, track: &mut Track, next: Option<(u64, u64)>) -> Result<()> {
         if self.to.clock == Clock::Instructions {
             return Ok(());
@@ -250,7 +250,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Writes an event; not before the last one of the track.
+    /// Writes an event, at a time not before the last event of the track.
     fn event(&mut self, track: &mut Track, time: u64, event: &Event) -> Result<()> {
         let time = time.max(track.last);
         self.resume(track, time)?;
@@ -296,7 +296,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// The trace goes on.
+    /// Ends a gap: the trace continues.
     fn resume(&mut self, track: &mut Track, time: u64) -> Result<()> {
         if mem::take(&mut track.gap) {
             track.last = track.last.max(time);

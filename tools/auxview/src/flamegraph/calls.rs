@@ -18,7 +18,7 @@ pub(crate) struct Tree {
     numbers: HashMap<String, Name>,
     nodes: Vec<Place>,
     children: HashMap<(Option<Node>, Name), Node>,
-    /// Whether calls were counted for their callers, as there are too many.
+    /// Whether some calls were counted for their callers, because there are too many.
     pub(super) cut: bool,
 }
 
@@ -31,9 +31,9 @@ struct Place {
 }
 
 impl Tree {
-    /// Deeper calls are counted for the last caller that is here.
+    /// Maximum depth. Deeper calls are counted for the deepest caller in the tree.
     const DEPTH_MAX: u32 = 512;
-    /// More places are not made.
+    /// Maximum number of places.
     const NODES_MAX: usize = 1 << 20;
 
     /// The number of a name.
@@ -58,7 +58,7 @@ impl Tree {
         self.nodes.get(usize::try_from(node).ok()?)
     }
 
-    /// The place of what `parent` calls.
+    /// The place of the function `name` where `parent` calls it.
     pub(super) fn child(&mut self, parent: Option<Node>, name: Name) -> Node {
         if let Some(&node) = self.children.get(&(parent, name)) {
             return node;
@@ -83,7 +83,7 @@ impl Tree {
         node
     }
 
-    /// Counts instructions.
+    /// Adds to the instructions of a place.
     pub(super) fn add(&mut self, node: Node, count: u64) {
         let place = usize::try_from(node).ok();
         if let Some(place) = place.and_then(|place| self.nodes.get_mut(place)) {
@@ -91,7 +91,7 @@ impl Tree {
         }
     }
 
-    /// A line for each place where instructions were executed: names from the outermost, their number.
+    /// Writes a line for each place where instructions were executed: the names from the outermost on, and the number of instructions.
     pub(super) fn fold(&self, out: &mut impl Write) -> io::Result<()> {
         let mut lines: Vec<_> = self
             .nodes
@@ -105,7 +105,7 @@ impl Tree {
                     at = place.parent.and_then(|parent| self.place(parent));
                 }
                 names.reverse();
-                // These two are the format's.
+                // The format uses these two characters as separators.
                 let names = names.iter().map(|name| name.replace([';', '\n'], ":"));
                 (names.collect::<Vec<_>>().join(";"), place.own)
             })
@@ -121,27 +121,27 @@ impl Tree {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Function {
     pub(crate) name: Name,
-    /// Whether a symbol says so; else it is where a call went.
+    /// Whether a symbol names it. If not, only a place where a branch went is known.
     pub(super) named: bool,
     /// The file that it is in.
     pub(crate) image: usize,
     /// Whether this is its first instruction.
     pub(super) begins: bool,
-    /// Where it begins in that file, or where its block does.
+    /// Offset in that file of its beginning; without a symbol, of the block.
     pub(crate) offset: u64,
 }
 
 /// A place in the code: the file, and the offset in it.
 pub(crate) type Site = (usize, u64);
 
-/// What happened to a stack.
+/// A change of a call stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// A call, or a jump to another function; from this place.
+    /// A call or a jump to another function, from this place.
     Begin(Function, Option<Site>),
     /// The innermost function ended.
     End,
-    /// Trace is missing: nothing is known of the functions from here on.
+    /// Trace is missing: the functions are unknown from here on.
     Lost,
 }
 
@@ -152,29 +152,29 @@ pub(crate) type Change = (u64, Event);
 struct Frame {
     node: Node,
     function: Function,
-    /// Where it returns to, if it was called.
+    /// Its return address, if it was called.
     back: Option<u64>,
 }
 
-/// The calls that a thread is in.
+/// The call stack of a thread.
 #[derive(Debug)]
 pub(super) struct Stack {
     root: Node,
     frames: Vec<Frame>,
-    /// Where signals came, and how many frames there were.
+    /// Where signals interrupted the thread, and how many frames there were.
     interrupted: Vec<(Left, usize)>,
     left: Option<Left>,
-    /// Whether nothing was executed since it last changed.
+    /// Whether no instruction was executed since the last frame was added.
     fresh: bool,
-    /// Instructions that were executed.
+    /// Number of instructions that were executed.
     executed: u64,
-    /// How often trace was lost before tracing ended.
+    /// Number of losses of trace when tracing ended.
     lost: u64,
-    /// What happened, where it is wanted.
+    /// Changes since the last report, if there is a listener.
     changes: Option<Vec<Change>>,
 }
 
-/// Where tracing ended: it goes on there, or at the same system call once more.
+/// Where tracing ended. It continues at `next`, or at `again` if the same system call is restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Left {
     pub(super) next: u64,
@@ -191,7 +191,7 @@ impl Stack {
     const FRAMES_MAX: usize = 1 << 16;
     const INTERRUPTED_MAX: usize = 64;
 
-    /// One of a thread whose calls are not known.
+    /// The stack of a thread whose calls are not known.
     pub(super) fn new(root: Node, watched: bool) -> Self {
         Self {
             executed: 0,
@@ -205,7 +205,7 @@ impl Stack {
         }
     }
 
-    /// Trace is missing: the calls in the gap are unknown.
+    /// Forgets all calls, because trace is missing.
     pub(super) fn forget(&mut self) {
         self.frames.clear();
         self.interrupted.clear();
@@ -213,25 +213,25 @@ impl Stack {
         self.note(Event::Lost);
     }
 
-    /// Tracing ended.
+    /// Tracing ended at `left`.
     pub(super) fn leave(&mut self, left: Option<Left>) {
         self.left = left;
     }
 
-    /// Tracing ended; so much was lost up to now.
+    /// Tracing ended at `left`. `lost` is the number of losses up to now.
     pub(super) fn pause(&mut self, left: Left, lost: u64) {
         self.leave(Some(left));
         self.lost = lost;
     }
 
-    /// Nothing that was called goes on.
+    /// Ends all calls.
     pub(super) fn end(&mut self) {
         self.truncate(0);
         self.interrupted.clear();
         self.left = None;
     }
 
-    /// Tracing begins. If more was lost since it ended, the thread may have run there.
+    /// Tracing begins. If the number of losses has grown since it ended, the thread may have run in lost trace.
     pub(super) fn resume(&mut self, lost: u64) {
         if std::mem::replace(&mut self.lost, lost) != lost && self.left.is_some() {
             self.forget();
@@ -244,13 +244,13 @@ impl Stack {
         }
     }
 
-    /// Takes what happened, and the number of instructions up to now.
+    /// Takes the changes since the last report, and the number of instructions up to now.
     pub(super) fn changes(&mut self) -> (Vec<Change>, u64) {
         let changes = self.changes.as_mut().map(std::mem::take);
         (changes.unwrap_or_default(), self.executed)
     }
 
-    /// The frames from this one on end.
+    /// Ends the frames from index `depth` on.
     fn truncate(&mut self, depth: usize) {
         for _ in depth..self.frames.len() {
             self.note(Event::End);
@@ -258,7 +258,7 @@ impl Stack {
         self.frames.truncate(depth);
     }
 
-    /// Tracing begins at `ip`: where it ended, where a signal broke in, in a signal's handler, or where what is traced is entered.
+    /// Tracing begins at `ip`: where it ended, where a signal interrupted the thread, in a signal handler, or where traced code is entered.
     pub(super) fn enter(&mut self, ip: u64, function: Function, tree: &mut Tree) {
         let Some(left) = self.left.take() else {
             return;
@@ -272,7 +272,7 @@ impl Stack {
             self.truncate(depth);
             return;
         }
-        // Not all code is traced: what was called was not, and has returned; or where it went was not.
+        // If not all code is traced, a call or a return may not be: it has returned to this address.
         if let Some(n) = self.frames.iter().rposition(|frame| frame.back == Some(ip)) {
             self.truncate(n);
             return;
@@ -288,7 +288,7 @@ impl Stack {
         self.push(None, function, None, tree);
     }
 
-    /// A call at `site`, that returns to `back`.
+    /// A call at `site` with the return address `back`.
     pub(super) fn call(
         &mut self,
         back: u64,
@@ -313,7 +313,7 @@ impl Stack {
         self.note(Event::Begin(function, site));
     }
 
-    /// Forgets the outermost frames; what is inside them stays in its place in the tree.
+    /// Forgets the outermost frames. The other frames keep their places in the tree.
     fn cut(&mut self, count: usize) {
         self.frames.drain(..count);
         for (_, depth) in &mut self.interrupted {
@@ -323,7 +323,7 @@ impl Stack {
 
     /// A return to `to`.
     pub(super) fn back(&mut self, to: u64, function: Function, tree: &mut Tree) {
-        // Of several frames at once where they were left without their returns.
+        // This ends several frames if some were left without a return.
         match self.frames.iter().rposition(|frame| frame.back == Some(to)) {
             Some(n) => {
                 self.truncate(n);
@@ -333,7 +333,7 @@ impl Stack {
         }
     }
 
-    /// The thread is in `function`, without a call.
+    /// The thread is in `function`, but did not get there by a call.
     pub(super) fn at(&mut self, function: Function, tree: &mut Tree) {
         let Some(top) = self.frames.last().copied() else {
             self.push(None, function, None, tree);
@@ -342,13 +342,13 @@ impl Stack {
         let stays = if function.named {
             top.function.name == function.name
         } else {
-            // Where there are no symbols a jump is taken for one within the function.
+            // Without symbols, a jump counts as one within the function.
             !top.function.named && top.function.image == function.image
         };
         if stays {
             return;
         }
-        // Into the middle of a caller: longjmp(), or the handler of an exception.
+        // A jump into the middle of a caller: longjmp(), or the handler of an exception.
         let caller = |frame: &Frame| frame.function.named && frame.function.name == function.name;
         if function.named && !function.begins {
             if let Some(n) = self.frames.iter().rposition(caller) {
@@ -362,7 +362,7 @@ impl Stack {
         self.interrupted.retain(|(_, at)| *at <= depth + 1);
     }
 
-    /// So many instructions were executed.
+    /// Counts instructions that were executed.
     pub(super) fn count(&mut self, count: u64, tree: &mut Tree) {
         self.fresh &= count == 0;
         self.executed += count;

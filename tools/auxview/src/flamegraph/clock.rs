@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The time stamp counter between two `TSC` packets, from the packets of the coarse clock (`TMA`, `MTC`) and of cycles (`CYC`, `CBR`).
+//! Computes the time stamp counter between two `TSC` packets, from the packets of the coarse clock (`TMA`, `MTC`) and of cycles (`CYC`,
+//! `CBR`).
 //!
 //! The arithmetic is that of perf's decoder (`intel_pt_calc_tma()`, `intel_pt_calc_mtc_timestamp()`,
 //! `intel_pt_calc_cyc_timestamp()` in `tools/perf/util/intel-pt-decoder/intel-pt-decoder.c`), without its calibration of cycles:
-//! cycles count where `CBR` and the processor's ratio tell their length.
+//! cycles are used only if `CBR` and the processor's ratio give their length.
 
 /// How the clocks of the processor are related.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -14,19 +15,19 @@ pub(super) struct Ratios {
     pub(super) coarse: u64,
     /// An `MTC` comes each `1 << mtc_period` ticks of the coarse clock.
     pub(super) mtc_period: u32,
-    /// What a `CBR` is when cycles are as long as ticks of the time stamp counter.
+    /// The `CBR` at which a cycle is as long as a tick of the time stamp counter.
     pub(super) max_nonturbo: u64,
 }
 
-/// See above.
+/// Computes the times of packets.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     ratios: Ratios,
     now: Option<u64>,
-    /// The time stamp counter when the coarse clock had a multiple of its period, and that clock's ticks since.
+    /// The time stamp counter at the last multiple of the `MTC` period before the `TMA`, and the ticks of the coarse clock since then.
     coarse: Option<(u64, u64)>,
     last_mtc: u64,
-    /// The time stamp counter when cycles began to be counted, and their number.
+    /// The time stamp counter when the count of cycles began, and that count.
     cycles: (u64, u64),
     cbr: u64,
 }
@@ -39,7 +40,7 @@ impl Clock {
         }
     }
 
-    /// Something is missing: what comes is relative to the next `TSC`.
+    /// Trace is missing: times are unknown up to the next `TSC`.
     pub(super) fn forget(&mut self) {
         (self.now, self.coarse) = (None, None);
     }
@@ -58,7 +59,7 @@ impl Clock {
         self.cbr = cbr.into();
     }
 
-    /// The ticks of the time stamp counter in such a time of the coarse clock.
+    /// Converts ticks of the coarse clock to ticks of the time stamp counter.
     fn ticks(&self, coarse: u64) -> Option<u64> {
         let ticks = u128::from(coarse) * u128::from(self.ratios.tsc);
         let ticks = ticks.checked_div(self.ratios.coarse.into())?;
@@ -70,7 +71,7 @@ impl Clock {
             return;
         };
         let coarse = u64::from(coarse);
-        // The file's word can be any.
+        // The file can have any number here.
         let period = self.ratios.mtc_period.min(15);
         self.last_mtc = coarse >> period & 0xff;
         self.coarse = self
@@ -79,7 +80,7 @@ impl Clock {
             .map(|base| (base, 0));
     }
 
-    /// The time at an `MTC`, if it is known and no earlier one.
+    /// The time at an `MTC`, if it is known and not before the last one.
     pub(super) fn mtc(&mut self, mtc: u8) -> Option<u64> {
         let (base, ticks) = self.coarse?;
         let mtc = u64::from(mtc);
@@ -93,7 +94,7 @@ impl Clock {
         Some(now)
     }
 
-    /// The time after so many cycles, if it is known.
+    /// The time after `count` more cycles, if it is known.
     pub(super) fn cyc(&mut self, count: u64) -> Option<u64> {
         self.cycles.1 = self.cycles.1.saturating_add(count);
         let ticks = u128::from(self.cycles.1) * u128::from(self.ratios.max_nonturbo);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The code that programs ran, a block at a time.
+//! Decodes the code that programs ran, in blocks.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -20,18 +20,18 @@ use crate::error::Result;
 /// Instructions up to a branch, or to the end of a function.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Block {
-    /// How many.
+    /// Number of instructions.
     pub(super) count: u64,
-    /// Where the last one is.
+    /// Address of the last instruction.
     pub(super) last_at: u64,
     pub(super) last: Insn,
     pub(super) function: Function,
-    /// Where the beginning of its file is.
+    /// Address of the beginning of its file.
     base: u64,
 }
 
 impl Block {
-    /// Where it goes on if nothing branches.
+    /// The address after the block, where execution continues without a branch.
     pub(super) fn next(&self) -> u64 {
         self.last.next(self.last_at)
     }
@@ -50,7 +50,7 @@ impl Block {
 /// Why there is no block.
 #[derive(Debug)]
 pub(super) enum Missing {
-    /// The report cannot be made.
+    /// An error that ends the report.
     Error(crate::Error),
     /// This part of the trace cannot be followed.
     Code(String),
@@ -59,36 +59,38 @@ pub(super) enum Missing {
 /// The path of a mapped file, and its build-id if the kernel has reported one.
 type Mapped = (Vec<u8>, Option<Vec<u8>>);
 
-/// All code that was looked at.
+/// All code that is followed.
 #[derive(Debug)]
 pub(crate) struct Code {
     root: PathBuf,
-    /// Whether this is the kernel that was traced.
+    /// Whether the running kernel is the one that was traced.
     same_kernel: bool,
-    /// Where the kernel's code is, and in which image; none if it is not followed.
+    /// Address ranges of the kernel's code, and their images. [`None`] if the kernel is not followed.
     kernel: Option<Vec<(Range<u64>, usize)>>,
-    /// Where the kernel goes from one thread to the next.
+    /// Address at which the kernel switches threads.
     switch: Option<u64>,
-    /// What the kernel has changed of its code.
+    /// Changes of the kernel's code.
     pokes: Pokes,
-    /// Code that it has made.
+    /// Code that the kernel has generated.
     generated: Generated,
     images: Vec<Image>,
-    /// Their paths.
+    /// Paths of the images.
     paths: Vec<Vec<u8>>,
-    /// By path; those that cannot be had are none.
+    /// Images by path. [`None`] if a path has no file.
     numbers: HashMap<Mapped, Option<usize>>,
-    /// By image, offset, mode and the changes before, where there are any; addresses count from the beginning of the file.
+    /// Blocks by image, offset, mode, and the number of code changes before, which is 0 for code that never changes. Their addresses count
+    /// from the beginning of the file.
     blocks: HashMap<(usize, u64, Mode, usize), Block>,
 }
 
 impl Code {
-    /// More instructions are several blocks.
+    /// Maximum number of instructions in a block.
     const BLOCK_MAX: u64 = 1024;
-    /// More are decoded again.
+    /// Maximum number of blocks in memory. Others are decoded again.
     const BLOCKS_MAX: usize = 1 << 20;
 
-    /// The code of programs whose files are below `root`, and of a kernel. Changes and functions of the kernel are taken out of `sideband`.
+    /// The code of programs whose files are below `root`, and of a kernel. Takes the changes and the functions of the kernel out of
+    /// `sideband`.
     pub(super) fn new(
         root: &Path,
         same_kernel: bool,
@@ -144,22 +146,22 @@ impl Code {
         self.images.get(number)?.address(offset)
     }
 
-    /// Whether the address is of the kernel, and that is followed.
+    /// Whether this is an address of the kernel, and the kernel is followed.
     pub(super) fn is_kernel(&self, ip: u64) -> bool {
         self.kernel.is_some() && kernel::has(ip)
     }
 
-    /// Whether the kernel goes from one thread to the next here.
+    /// Whether the kernel switches threads at this address.
     pub(super) fn is_switch(&self, ip: u64) -> bool {
         self.switch == Some(ip)
     }
 
-    /// The image that has an address of the kernel at a time.
+    /// The image that has an address of the kernel at a certain time.
     fn of_kernel(&self, ip: u64, time: u64) -> Option<usize> {
         self.generated.find(ip, time).or_else(|| self.copied(ip))
     }
 
-    /// The image of the kernel's copy that has an address.
+    /// The image that has an address in the copy of the kernel's memory.
     fn copied(&self, ip: u64) -> Option<usize> {
         let places = self.kernel.as_ref()?;
         let after = places.partition_point(|(at, _)| at.start <= ip);
@@ -181,7 +183,7 @@ impl Code {
         let found = match self.blocks.get(&(image, offset, mode, 0)) {
             Some(block) => *block,
             None => {
-                // 0 is for what never changes.
+                // 0 is for code that never changes.
                 let changes = self.pokes.count(time).saturating_add(1);
                 let changed = (image, offset, mode, changes);
                 match self.blocks.get(&changed) {
@@ -220,9 +222,9 @@ impl Code {
         Ok(block)
     }
 
-    /// What stood at an offset of an image at a time.
+    /// The code at an offset of an image at a certain time.
     fn text(&self, image: usize, offset: u64, time: u64) -> Option<Cow<'_, [u8]>> {
-        /// As much as a block has.
+        /// No block is longer.
         const WINDOW: usize = 16 << 10;
 
         let text = match self.images.get(image)?.text(offset) {
@@ -239,8 +241,8 @@ impl Code {
         Some(Cow::Owned(text))
     }
 
-    /// The bytes of a function that the kernel has made, up to its end: what the copy of the kernel has there, or zeros for the changes to
-    /// be put into.
+    /// The bytes of a function that the kernel has generated, up to its end. They come from the copy of the kernel's memory; without it,
+    /// they are zeros, and the code changes give their values.
     fn made(&self, image: usize, offset: u64, most: usize) -> Option<Cow<'_, [u8]>> {
         let (at, _) = self.images.get(image)?.function(offset)?;
         let room = |end: u64| usize::try_from(end - offset).unwrap_or(most).min(most);
@@ -269,12 +271,12 @@ impl Code {
         }
         let map = program
             .and_then(|program| program.mapping(ip, time))
-            .ok_or_else(|| missing("code that no record tells of"))?;
+            .ok_or_else(|| missing("code that no record describes"))?;
         let image = self
             .image(&map.path, map.build_id.as_deref())
             .map_err(Missing::Error)?
             .ok_or_else(|| Missing::Code(format!("code that no file has: {}", shown(&map.path))))?;
-        // From offsets to addresses.
+        // The address of file offset 0.
         Ok((image, map.start.wrapping_sub(map.offset)))
     }
 
@@ -349,7 +351,7 @@ impl Code {
         })
     }
 
-    /// How many instructions of the block at `ip` are executed before the one at `to`, if it has that.
+    /// How many instructions of the block at `ip` are executed before the one at `to`, if an instruction begins there.
     pub(super) fn part(
         &self,
         program: Option<&Program>,
@@ -377,7 +379,7 @@ impl Code {
     }
 }
 
-/// Whether it is memory with a name, and no file.
+/// Whether a path names memory and no file.
 fn is_memory(path: &[u8]) -> bool {
     path.starts_with(b"/memfd:")
         || path.starts_with(b"/dev/zero")
@@ -386,7 +388,7 @@ fn is_memory(path: &[u8]) -> bool {
         || path.ends_with(b" (deleted)")
 }
 
-/// Whether the instruction goes on where its code does not say.
+/// Whether the code of the instruction does not determine its target.
 pub(super) fn is_indirect(kind: Kind) -> bool {
     matches!(
         kind,

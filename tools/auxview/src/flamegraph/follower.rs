@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Follows the programs of a ring by its packets.
+//! Follows the code that was executed, by the packets of a ring.
 
 #[path = "follower/kernel.rs"]
 mod kernel;
@@ -17,34 +17,34 @@ use super::packets::{Batch, Packet};
 use super::sideband::{Sideband, Who};
 use crate::error::Result;
 
-/// What all rings have in common.
+/// The state that the followers of all rings share.
 #[derive(Debug)]
 pub(super) struct World<'l> {
     pub(super) sideband: Sideband,
     pub(super) code: Code,
     pub(super) tree: Tree,
-    /// Each thread's calls, in what its process ran.
+    /// The call stack of each thread in each program of its process.
     stacks: HashMap<(Who, usize), Stack>,
-    /// Instructions.
+    /// Number of instructions that were followed.
     pub(super) count: u64,
-    /// Why some of the trace could not be followed.
+    /// Trace that could not be followed, by reason.
     pub(super) losses: BTreeMap<String, Loss>,
     /// Called when a function begins and when it ends.
     pub(super) listener: Option<&'l mut dyn Listener>,
-    /// How often some of a CPU's trace could not be followed: any thread may have run there.
+    /// Number of losses in the traces of CPUs: any thread may have run in lost trace.
     lost: u64,
 }
 
 /// Trace that could not be followed.
 #[derive(Debug)]
 pub(super) struct Loss {
-    /// How often.
+    /// Number of losses.
     pub(super) times: u64,
-    /// Where first.
+    /// Place of the first one.
     pub(super) first: Place,
 }
 
-/// A place in the trace: it is behind this byte, and in front of the next place to begin.
+/// A place in the trace: after this byte, and before the next place where decoding can begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     /// The ring's CPU, or else its thread.
@@ -80,7 +80,7 @@ impl<'l> World<'l> {
         }
     }
 
-    /// How many threads there are.
+    /// Number of threads.
     pub(super) fn threads(&self) -> usize {
         let mut threads: Vec<_> = self.stacks.keys().map(|(who, _)| who).collect();
         threads.sort_unstable();
@@ -89,7 +89,7 @@ impl<'l> World<'l> {
     }
 }
 
-/// The task that runs, and since when.
+/// The task that runs, its program, and since when.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     who: Who,
@@ -97,32 +97,32 @@ struct Run {
     time: u64,
 }
 
-/// See above.
+/// Follows one ring.
 #[derive(Debug)]
 pub(super) struct Follower {
     place: Place,
     run: Option<Run>,
-    /// The record that names the task on this CPU: its index among those of the CPU.
+    /// Index of the record that names the running task, among the records of the CPU.
     seen: usize,
-    /// Where the program is, while it is followed.
+    /// The current address, while the code is followed.
     ip: Option<u64>,
     mode: Mode,
-    /// The mode from the next address in the trace on.
+    /// The execution mode from the next address in the trace on.
     next_mode: Option<Mode>,
-    /// Branches that lie ahead.
+    /// TNT bits of the next branches.
     bits: VecDeque<bool>,
-    /// Where calls return to, for returns that are told as bits.
+    /// Return addresses of calls, for returns that are compressed to TNT bits.
     returns: Vec<u64>,
-    /// What comes next happened before this instruction.
+    /// The event of the next packet happened before this instruction.
     stopped: Option<u64>,
-    /// When what comes next was, and whether no packet has come since.
+    /// The time of the next packet, and whether no packet has come since.
     time: Option<u64>,
     is_due: bool,
-    /// The same by perf's clock, while the kernel's code is followed.
+    /// The same time by perf's clock. It selects the version of the kernel's code.
     moment: u64,
 }
 
-/// Why a program is not followed any more.
+/// Why the code is not followed any more.
 enum Stray {
     Missing(Missing),
     Packet(&'static str),
@@ -136,18 +136,18 @@ impl From<Missing> for Stray {
 
 type Followed<T = ()> = std::result::Result<T, Stray>;
 
-/// What the packets say does not fit the code.
+/// The packets do not fit the code.
 const UNFIT: Stray = Stray::Packet("packets that do not fit the code");
 
 impl Follower {
-    /// As many calls as Intel's unit remembers.
+    /// Maximum number of calls for which Intel PT compresses the return.
     const RETURNS_MAX: usize = 64;
-    /// So many direct branches without a packet are a loop.
+    /// Maximum number of direct branches without a packet. More are an endless loop.
     const BLOCKS_MAX: u32 = 1 << 20;
-    /// So many branches can lie ahead of an indirect one.
+    /// Maximum number of TNT bits while the target of an indirect branch is missing.
     const BITS_MAX: usize = 1 << 10;
 
-    /// Of the ring of a CPU, or else of a thread.
+    /// A follower for the ring of a CPU, or else of a thread.
     pub(super) fn new(ring: std::result::Result<u32, u32>) -> Self {
         Self {
             place: Place { ring, at: 0 },
@@ -165,10 +165,10 @@ impl Follower {
         }
     }
 
-    /// Follows.
+    /// Follows the packets of a batch.
     ///
     /// # Errors
-    /// If the report cannot be made.
+    /// If the file of a program cannot be read, or the listener fails.
     pub(super) fn follow(&mut self, batch: &Batch, world: &mut World<'_>) -> Result<()> {
         for packet in &batch.packets {
             let why = match self.packet(*packet, batch.tsc, world) {
@@ -195,7 +195,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Reports which functions began and ended in a packet, and when; and whether the trace of the thread ends there.
+    /// Reports to the listener which functions began and ended at a packet, and when, and whether the trace of the thread ends there.
     fn report(&mut self, packet: Packet, ends: bool, world: &mut World<'_>) -> Result<()> {
         let World {
             sideband,
@@ -232,7 +232,7 @@ impl Follower {
         listener.take(&moment, name, changes, tree, code)
     }
 
-    /// Waits for a place to begin again.
+    /// Follows nothing until the next place where decoding can begin.
     fn lose(&mut self) {
         self.ip = None;
         self.bits.clear();
@@ -255,7 +255,7 @@ impl Follower {
             Packet::Sync(Some(ip)) => {
                 self.run_to(ip, world)?;
                 self.changes_mode();
-                // No return behind it is told as a bit whose call is in front.
+                // A return after this place is not compressed if its call is before it.
                 self.returns.clear();
             }
             Packet::Sync(None) => return Err(Stray::Packet("an end of tracing")),
@@ -324,7 +324,7 @@ impl Follower {
         self.arrive(ip, None, world)
     }
 
-    /// Goes on at `ip`; not by a branch if `left` is there.
+    /// Continues at `ip`. `left` is the address before, if no branch leads to `ip`.
     fn arrive(&mut self, ip: u64, left: Option<Left>, world: &mut World<'_>) -> Followed {
         let block = self.block(ip, world)?;
         let (stack, tree) = self.stack(world)?;
@@ -365,7 +365,7 @@ impl Follower {
         Ok(code.block(program, time, ip, mode, tree)?)
     }
 
-    /// How the processor reads the code at `ip`.
+    /// The execution mode of the code at `ip`.
     fn mode_at(&self, ip: u64) -> Mode {
         match super::kernel::has(ip) {
             true => Mode::Bits64,
@@ -373,7 +373,7 @@ impl Follower {
         }
     }
 
-    /// The function that `ip` is in. Code that is not there is none: it may never be executed.
+    /// The function at `ip`. [`None`] if its code is missing: it may never be executed.
     fn function(&self, ip: u64, world: &mut World<'_>) -> Followed<Option<Function>> {
         match self.block(ip, world) {
             Ok(block) => Ok(Some(block.function)),
@@ -382,7 +382,7 @@ impl Follower {
         }
     }
 
-    /// When the code at `ip` is executed: what of a program is mapped, is known from where that began.
+    /// The time for which to look up the code at `ip`. For a program it is when the run began, because its mappings are known from there.
     fn time_at(&self, ip: u64, run: Run) -> u64 {
         match super::kernel::has(ip) {
             true => self.moment.max(run.time),
@@ -390,7 +390,7 @@ impl Follower {
         }
     }
 
-    /// The block that comes next, with the thread in its function.
+    /// The block at the current address. Puts the thread into its function.
     fn here(&self, world: &mut World<'_>) -> Followed<(u64, Block)> {
         let ip = self.ip.ok_or(UNFIT)?;
         let block = self.block(ip, world)?;
@@ -399,7 +399,7 @@ impl Follower {
         Ok((ip, block))
     }
 
-    /// So many instructions were executed.
+    /// Counts instructions that were executed.
     fn count(&self, count: u64, world: &mut World<'_>) -> Followed {
         let (stack, tree) = self.stack(world)?;
         stack.count(count, tree);
@@ -407,7 +407,7 @@ impl Follower {
         Ok(())
     }
 
-    /// The block was executed, and its last instruction led to `to`.
+    /// Executes a block, whose last instruction leads to `to`.
     fn execute(&mut self, block: &Block, to: u64, world: &mut World<'_>) -> Followed {
         self.count(block.count, world)?;
         match block.last.kind {
@@ -447,7 +447,7 @@ impl Follower {
         }
     }
 
-    /// Where the block leads, if its code says so.
+    /// Where the block leads, if its code determines that.
     fn direct(block: &Block) -> Option<u64> {
         match block.last.kind {
             Kind::Jump { .. } | Kind::Call { .. } => block.last.target(block.last_at),
@@ -469,7 +469,7 @@ impl Follower {
         Err(UNFIT)
     }
 
-    /// Goes by the branches that are known, up to an indirect one.
+    /// Follows the branches whose TNT bits are known, up to an indirect one.
     fn branch(&mut self, world: &mut World<'_>) -> Followed {
         while let Some(&taken) = self.bits.front() {
             let block = self.run(world)?;
@@ -477,7 +477,7 @@ impl Follower {
                 Kind::Conditional { .. } if taken => block.last.target(block.last_at),
                 Kind::Conditional { .. } => Some(block.next()),
                 Kind::Return if taken => self.returns.pop(),
-                // Its target may come behind the bits of branches after it.
+                // Its target may come after the TNT bits of later branches.
                 _ if self.bits.len() <= Self::BITS_MAX => return Ok(()),
                 _ => None,
             };
@@ -500,7 +500,7 @@ impl Follower {
     /// Runs up to the instruction at `to`, which is not executed.
     fn run_to(&mut self, to: u64, world: &mut World<'_>) -> Followed {
         for _ in 0..Self::BLOCKS_MAX {
-            // Nothing need be there that could be executed.
+            // The code at `to` may be missing.
             if self.ip == Some(to) {
                 return Ok(());
             }
@@ -551,7 +551,7 @@ impl Follower {
             }
         };
         let lost = world.lost;
-        // Back to a program that is not traced: the kernel is left as a whole.
+        // The kernel returns to a program that is not traced: all calls in the kernel end.
         let is_kernel = |ip: Option<u64>| ip.is_some_and(|ip| world.code.is_kernel(ip));
         let leaves = stopped.is_none() && is_kernel(self.ip) && !is_kernel(to);
         let (stack, _) = self.stack(world)?;
@@ -563,7 +563,7 @@ impl Follower {
         Ok(())
     }
 
-    /// A branch to `to` leaves what is traced.
+    /// Runs up to a branch to `to`, which leaves the traced code.
     fn run_out(&mut self, to: u64, world: &mut World<'_>) -> Followed {
         for _ in 0..Self::BLOCKS_MAX {
             let (_, block) = self.here(world)?;

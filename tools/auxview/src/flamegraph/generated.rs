@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Code that the kernel makes while it runs: BPF programs, trampolines, the instructions that probes replace.
+//! Code that the kernel generates while it runs: BPF programs, trampolines, the instructions that probes replace.
 //!
-//! `KSYMBOL` records say where it is and since when. The code itself is in `TEXT_POKE` records, in `BPF_PROG_INFO`, or in the copy of the
+//! `KSYMBOL` records have its address and time. The code itself is in `TEXT_POKE` records, in `BPF_PROG_INFO`, or in the copy of the
 //! kernel's memory.
 
 use std::collections::HashMap;
@@ -13,13 +13,13 @@ use perfdata::BpfFunction;
 use super::image::Image;
 use super::kernel;
 
-/// What a `KSYMBOL` record says of a function.
+/// A function in a `KSYMBOL` record.
 #[derive(Debug, Clone)]
 pub(super) struct Symbol {
     pub(super) since: u64,
     pub(super) at: Range<u64>,
     pub(super) name: String,
-    /// Whether it goes at that time.
+    /// Whether it is removed at that time.
     pub(super) gone: bool,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Symbol {
 #[derive(Debug)]
 pub(super) struct Bpf {
     at: u64,
-    /// Its tag, as names have it.
+    /// Its tag in hexadecimal, as in the names of symbols.
     tag: String,
     code: Vec<u8>,
 }
@@ -50,20 +50,20 @@ struct Place {
     image: usize,
 }
 
-/// All code that the kernel has made.
+/// All code that the kernel has generated.
 #[derive(Debug, Default)]
 pub(super) struct Generated {
-    /// Ranges of addresses in order, none of which reaches into the next; and the functions in each, in the order of their times.
+    /// Ranges of addresses, sorted and without overlap; and the functions in each, in order of time.
     spans: Vec<(Range<u64>, Vec<Place>)>,
     /// The numbers of the functions' images.
     images: Range<usize>,
 }
 
 impl Generated {
-    /// No more code is kept of BPF programs.
+    /// Maximum number of bytes of BPF programs' code in memory.
     const TEXT: usize = 256 << 20;
 
-    /// Puts an image for each function behind `images`.
+    /// Appends an image for each function to `images`.
     pub(super) fn new(symbols: &[Symbol], programs: &[Bpf], images: &mut Vec<Image>) -> Self {
         let first = images.len();
         let mut left = Self::TEXT;
@@ -79,9 +79,9 @@ impl Generated {
                 continue;
             }
             let since = match (symbol.gone, seen.get(&at.start)) {
-                // Code may still run when its symbol goes. It counts as there until another function comes to its place.
+                // Code may still run after its symbol is removed. It counts as present until another function takes its place.
                 (true, Some(end)) if *end == at.end => continue,
-                // It came before the recording began.
+                // It was added before the recording began.
                 (true, _) => 0,
                 (false, _) => symbol.since,
             };
@@ -136,13 +136,13 @@ impl Generated {
             .map(|place| place.image)
     }
 
-    /// Whether an image is of such code.
+    /// Whether an image has generated code.
     pub(super) fn has(&self, image: usize) -> bool {
         self.images.contains(&image)
     }
 }
 
-/// What it belongs to, for people.
+/// Module name of this code, for people.
 const OWN: &str = "[generated]";
 
 #[cfg(test)]
@@ -170,7 +170,7 @@ mod tests {
         })
     }
 
-    /// Functions that come to one place one after the other, and one that was there before the recording.
+    /// Functions that take one place after each other, and one that was there before the recording.
     #[test]
     fn functions_of_the_time() {
         let symbols = [
@@ -209,7 +209,7 @@ mod tests {
         assert!(generated.has(0) && !generated.has(images.len()));
     }
 
-    /// Of programs, of nothing, up to the end of the address space.
+    /// Symbols at addresses of programs, of length 0, and up to the end of the address space.
     #[test]
     fn hostile_symbols() {
         let mut symbols = vec![

@@ -19,11 +19,11 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 
-/// No program is longer: a recording can name any file.
+/// Maximum length of a file that is read: a recording can name any file.
 const LONGEST: u64 = 4 << 30;
 
-/// File systems whose files are answers of the kernel, by the numbers of `uapi/linux/magic.h`. A read may
-/// wait for ever there (`/proc/kmsg`), or change something. None has programs.
+/// Pseudo file systems of the kernel, by their numbers in `uapi/linux/magic.h`. A read there may block for ever (`/proc/kmsg`), or have
+/// side effects. None has programs.
 const KERNELS_OWN: [(u32, &str); 19] = [
     (0x0000_9fa0, "procfs"),
     (0x6265_6572, "sysfs"),
@@ -49,17 +49,17 @@ const KERNELS_OWN: [(u32, &str); 19] = [
 /// A file's text. Offsets count from the beginning of the file.
 #[derive(Debug)]
 pub(super) struct Image {
-    /// What it is called for people.
+    /// Name, for people.
     pub(super) name: String,
     /// Where its segments are, in the file and in memory.
     segments: Vec<(Range<u64>, u64)>,
     text: Vec<(u64, Vec<u8>)>,
-    /// Sorted, and none reaches into the next.
+    /// Sorted and without overlap.
     functions: Vec<(Range<u64>, String)>,
 }
 
 impl Image {
-    /// Reads what was mapped from `path`, below `root`. `build_id` is what the kernel found there, if it looked.
+    /// Reads the file `path` below `root`. `build_id` is the one that the kernel has recorded, if any.
     pub(super) fn read(path: &[u8], root: &Path, build_id: Option<&[u8]>) -> Result<Self> {
         let root_name = root.as_os_str().as_bytes();
         let root_name = root_name.strip_suffix(b"/").unwrap_or(root_name);
@@ -75,7 +75,7 @@ impl Image {
         let found = object::File::parse(bytes.as_slice())
             .ok()
             .and_then(|file| file.build_id().ok().flatten().map(<[u8]>::to_vec));
-        // The kernel's may be cut, or filled up.
+        // The build-id of the kernel may be cut or padded.
         let same = |a: &[u8], b: &[u8]| a.iter().zip(b).all(|(a, b)| a == b);
         match (build_id, found) {
             (Some(traced), Some(found)) if !same(traced, &found) => Err(Error::failed(format!(
@@ -107,7 +107,7 @@ impl Image {
         Self::parse("[vdso]", &bytes).ok()
     }
 
-    /// Memory whose offsets are addresses. Its functions are sorted, and none reaches into the next.
+    /// An image of memory, whose offsets are addresses. `functions` must be sorted and without overlap.
     pub(super) fn of_memory(
         name: String,
         text: Vec<(u64, Vec<u8>)>,
@@ -145,7 +145,7 @@ impl Image {
             .symbols()
             .chain(file.dynamic_symbols())
             .filter(|symbol| {
-                // Code of assemblers' often has no type.
+                // Symbols of assembly code often have no type.
                 matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Unknown)
                     && symbol.is_definition()
             })
@@ -161,7 +161,7 @@ impl Image {
                 ))
             })
             .collect();
-        // Of several names for one place a global one that has a length, and of these the shortest.
+        // Of several names for one place, takes one with a length, then a global one, then the shortest.
         functions.sort_by_key(|(at, global, name)| {
             (at.start, at.is_empty(), !global, name.len(), *name)
         });
@@ -180,7 +180,7 @@ impl Image {
                 (at.start..end, readable(name))
             })
             .collect();
-        // Segments that overlap could have any length together.
+        // Overlapping segments could have any total length: limit it.
         let mut left = bytes.len();
         let text = segments
             .iter()
@@ -204,7 +204,7 @@ impl Image {
         })
     }
 
-    /// The address of what stands at `offset`, as the file has it.
+    /// The address of the byte at `offset`, as the file has it.
     pub(super) fn address(&self, offset: u64) -> Option<u64> {
         self.segments.iter().find_map(|(file, address)| {
             let at = offset.checked_sub(file.start)?;
@@ -212,7 +212,7 @@ impl Image {
         })
     }
 
-    /// What stands at `offset`, up to the end of the segment.
+    /// The text from `offset` to the end of the segment.
     pub(super) fn text(&self, offset: u64) -> Option<&[u8]> {
         self.text.iter().find_map(|(start, bytes)| {
             let at = usize::try_from(offset.checked_sub(*start)?).ok()?;
@@ -220,21 +220,21 @@ impl Image {
         })
     }
 
-    /// The function that `offset` is in, and where it is.
+    /// The function at `offset`, and its range.
     pub(super) fn function(&self, offset: u64) -> Option<(&Range<u64>, &str)> {
         let after = self.functions.partition_point(|(at, _)| at.start <= offset);
         let (at, name) = self.functions.get(after.checked_sub(1)?)?;
         at.contains(&offset).then_some((at, name))
     }
 
-    /// Where the next function behind `offset` begins.
+    /// Where the next function after `offset` begins.
     pub(super) fn next_function(&self, offset: u64) -> Option<u64> {
         let after = self.functions.partition_point(|(at, _)| at.start <= offset);
         self.functions.get(after).map(|(at, _)| at.start)
     }
 }
 
-/// What a program header says.
+/// A segment, as its program header describes it.
 pub(super) struct Segment {
     pub(super) file: Range<u64>,
     pub(super) address: u64,
@@ -275,7 +275,7 @@ pub(super) fn segments<F: FileHeader<Endian = object::Endianness>>(
 /// origin.
 pub(crate) fn contents(root: &Path, path: &[u8]) -> io::Result<Vec<u8>> {
     let refused = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
-    // Opens nothing yet: to open a device has effects, and to open a FIFO waits.
+    // This does not open the file: opening a device has side effects, and opening a FIFO blocks.
     let place = below(root, path)?;
     let stat = rustix::fs::fstat(&place)?;
     if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::RegularFile {
@@ -295,7 +295,7 @@ pub(crate) fn contents(root: &Path, path: &[u8]) -> io::Result<Vec<u8>> {
     }
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(usize::try_from(len).unwrap_or(usize::MAX))?;
-    // Of the same file. A lease of another process is not waited for.
+    // This opens the same file, and does not wait for a lease of another process.
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
@@ -304,14 +304,13 @@ pub(crate) fn contents(root: &Path, path: &[u8]) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The place of `path` as a process sees it whose root directory is `root`: neither `..` nor a symbolic link
-/// leads out of that.
+/// Resolves `path` as for a process whose root directory is `root`: neither `..` nor a symbolic link leads out of it.
 fn below(root: &Path, path: &[u8]) -> io::Result<OwnedFd> {
     let path = Path::new(OsStr::from_bytes(path));
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let directory = rustix::fs::open(root, flags | OFlags::DIRECTORY, Mode::empty())?;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    // Something was renamed meanwhile, so the kernel cannot know whether `..` leads out.
+    // `EAGAIN`: something was renamed meanwhile, so the kernel cannot tell whether `..` leads out.
     for _ in 0..100 {
         match rustix::fs::openat2(&directory, path, flags, Mode::empty(), resolve) {
             Err(Errno::AGAIN) => {}
@@ -329,17 +328,17 @@ fn below(root: &Path, path: &[u8]) -> io::Result<OwnedFd> {
     Err(Errno::AGAIN.into())
 }
 
-/// A name for people. It cannot leave its line.
+/// Escapes a path for people, so that it is always one line.
 pub(super) fn shown(path: &[u8]) -> String {
     String::from_utf8_lossy(path).escape_debug().to_string()
 }
 
-/// The name as the program's source has it.
+/// Demangles a name to that in the program's source.
 pub(crate) fn readable(name: &str) -> String {
     if let Ok(name) = rustc_demangle::try_demangle(name) {
         return format!("{name:#}");
     }
-    // Other names can be those of types.
+    // Other names could be demangled as types.
     name.starts_with("_Z")
         .then(|| {
             cpp_demangle::Symbol::new(name)
@@ -366,7 +365,7 @@ mod tests {
 
     use super::*;
 
-    /// The names that a recording can give, and what of them is read.
+    /// Paths that a recording can have, and which of them are read.
     #[test]
     fn only_programs_below_the_root_are_read() {
         let dir = tempfile::tempdir().unwrap();

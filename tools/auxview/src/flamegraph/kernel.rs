@@ -14,36 +14,36 @@ use object::elf;
 use super::image::{segments, Image, Segment};
 use crate::error::{Error, Result};
 
-/// Addresses from here on are the kernel's.
+/// First address of the kernel.
 const FIRST: u64 = 1 << 63;
 
-/// The function that goes from one thread to the next: it begins for the one, and returns for the other.
+/// The function that switches threads: one thread calls it, and it returns in another.
 const SWITCH: &str = "__switch_to";
 
-/// What belongs to the kernel itself is no module's.
+/// Module name of the kernel itself.
 const OWN: &str = "[kernel.kallsyms]";
 
-/// How much of the file the headers of its segments take at most.
+/// Maximum length of the core file's headers, in bytes.
 const HEADERS: usize = 1 << 20;
 
-/// Symbols that are further apart have something else between them.
+/// Maximum distance between symbols of one stretch: if they are further apart, something else is between them.
 const APART: u64 = 1 << 20;
 
-/// How far the last function of a stretch may reach.
+/// Maximum length of the last function of a stretch.
 const LAST: u64 = 1 << 16;
 
 const PAGE: u64 = 4096;
 
-/// No more is read of `kallsyms`, and of all code.
+/// Maximum number of bytes that are read of `kallsyms`, and of all code.
 const SYMBOLS: u64 = 256 << 20;
 const TEXT: u64 = 512 << 20;
 
-/// All code of it that a symbol stands for.
+/// All code of the kernel that has symbols.
 #[derive(Debug)]
 pub(super) struct Kernel {
-    /// That of the kernel itself, and that of each module.
+    /// The image of the kernel itself, and that of each module.
     pub(super) images: Vec<Image>,
-    /// Where threads are switched.
+    /// Address at which threads are switched.
     pub(super) switch: Option<u64>,
 }
 
@@ -53,7 +53,7 @@ pub(super) fn has(address: u64) -> bool {
 }
 
 impl Kernel {
-    /// Reads it from a directory.
+    /// Reads the kernel's code from a directory.
     pub(super) fn read(directory: &Path) -> Result<Self> {
         let cannot = |name: &str, why: &dyn std::fmt::Display| {
             Error::failed(format!(
@@ -68,7 +68,7 @@ impl Kernel {
             .map_err(|e| cannot("kallsyms", &e))?;
         let symbols = symbols_of(&String::from_utf8_lossy(&symbols));
         if symbols.is_empty() {
-            // kptr_restrict
+            // `kptr_restrict` hides them.
             return Err(cannot(
                 "kallsyms",
                 &"it has no addresses of the kernel's functions",
@@ -95,7 +95,7 @@ impl Kernel {
     }
 }
 
-/// A regular file, as those of `/proc` are, too: the file names in a recording from another machine are not trusted.
+/// Opens a regular file, as those of `/proc` are, too. A recording from another machine may have other files, and is not trusted.
 fn regular(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options
@@ -108,7 +108,7 @@ fn regular(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Functions by their modules: address and name, in their order, one for an address.
+/// Functions by module: address and name, sorted, with one name for each address.
 fn symbols_of(text: &str) -> BTreeMap<String, Vec<(u64, String)>> {
     let mut found: BTreeMap<String, Vec<(u64, String)>> = BTreeMap::new();
     for line in text.lines() {
@@ -125,7 +125,7 @@ fn symbols_of(text: &str) -> BTreeMap<String, Vec<(u64, String)>> {
         }
     }
     for symbols in found.values_mut() {
-        // Of several names the shortest.
+        // Takes the shortest of several names.
         symbols
             .sort_by(|(a, name), (b, other)| (a, name.len(), name).cmp(&(b, other.len(), other)));
         symbols.dedup_by_key(|(at, _)| *at);
@@ -133,7 +133,7 @@ fn symbols_of(text: &str) -> BTreeMap<String, Vec<(u64, String)>> {
     found
 }
 
-/// What a core file has of the memory.
+/// The segments of a core file.
 fn headers(file: &File) -> std::result::Result<Vec<Segment>, String> {
     let mut bytes = vec![0; HEADERS];
     let mut len = 0;
@@ -177,7 +177,7 @@ fn image(
     Image::of_memory(module, text, functions)
 }
 
-/// What a segment has of a stretch, without the pages that cannot be read; and no more than what is `left`.
+/// Reads the part of a stretch that is in a segment, without the pages that cannot be read, and at most `left` bytes.
 fn read(
     file: &File,
     segment: &Segment,
@@ -302,12 +302,12 @@ mod tests {
         assert!(why.contains("/nowhere/kallsyms: No such file"), "{why}");
     }
 
-    /// Segments that say more than there is, and files that are none.
+    /// Segments that are longer than the file, and files that are not regular.
     #[test]
     fn hostile_files() {
         let with = |offset: u64, len: u64| {
             let mut core = kcore();
-            // Of the first segment.
+            // Offset and length of the first segment.
             core[64 + 8..64 + 16].copy_from_slice(&offset.to_le_bytes());
             core[64 + 32..64 + 40].copy_from_slice(&len.to_le_bytes());
             core
@@ -321,7 +321,7 @@ mod tests {
         let texts: Vec<_> = kernel.images.iter().map(|image| image.text(CODE)).collect();
         assert_eq!(texts.len(), 2);
         assert_eq!(texts[0].map(<[u8]>::len), Some(4096));
-        // The kernel's own took all that is read.
+        // The image of the kernel itself has used up the limit.
         assert!(kernel.images[1].is_empty());
         for (offset, len) in [(u64::MAX - 100, 4096), (u64::MAX, u64::MAX), (0, u64::MAX)] {
             let directory = directory(&with(offset, len), KALLSYMS);

@@ -13,19 +13,19 @@ use crate::error::Result;
 pub(crate) struct Moment {
     /// Process, thread.
     pub(crate) who: (u32, u32),
-    /// Which of the programs that its process has run.
+    /// Number of the program, among those that its process has run.
     pub(crate) program: usize,
-    /// The instructions that it has executed in this.
+    /// Number of instructions that the thread has executed in this program.
     pub(crate) executed: u64,
-    /// When it was, if a packet says so.
+    /// Its time, if a packet has it.
     pub(crate) time: Option<u64>,
     /// Whether tracing ends here.
     pub(crate) ends: bool,
 }
 
-/// Takes what happens to the calls of threads.
+/// Receives the changes of the call stacks of threads.
 pub(crate) trait Listener: fmt::Debug {
-    /// What happened up to a moment. `name` is that of the program.
+    /// Receives the changes up to a moment. `name` is that of the program.
     fn take(
         &mut self,
         moment: &Moment,

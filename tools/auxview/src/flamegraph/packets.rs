@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The packets of a ring, in batches that can be put into order with those of other rings.
+//! Reads the packets of a ring, in batches that can be put into order with those of other rings.
 
 use std::ops::Range;
 use std::sync::mpsc::SyncSender;
@@ -19,28 +19,28 @@ use crate::pieces::Pieces;
 use crate::source::Source;
 use crate::trace::Piece;
 
-/// A packet, as far as it says where a program went.
+/// A packet, as far as it is needed to follow the code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Packet {
-    /// Conditional branches and returns: so many of the lowest bits, the oldest in the highest of them.
+    /// TNT bits of conditional branches and returns: the bits, and how many of the lowest are used. The oldest is the highest of these.
     Branches(u64, u32),
-    /// The target of an indirect branch, or of what came in between (after [`Packet::Stopped`]).
+    /// The target of an indirect branch; after [`Packet::Stopped`], the target of an interrupt or another event.
     Target(u64),
-    /// What follows happened before the instruction at this address.
+    /// The event of the next packet happened before the instruction at this address.
     Stopped(u64),
     /// Tracing begins here.
     Begin(u64),
     /// Tracing ends, with a branch to this address if there is one.
     End(Option<u64>),
-    /// A point where a decoder may begin: here, if tracing is on.
+    /// A place where decoding can begin: at this address, if tracing is on.
     Sync(Option<u64>),
-    /// How the processor reads code from now on.
+    /// The execution mode from the next address on.
     Mode(Mode),
-    /// What follows is in the trace from this byte on.
+    /// The offset in the trace of the packets that follow.
     At(u64),
-    /// What comes next was then, by the time stamp counter.
+    /// The time of the next packet, by the time stamp counter.
     Time(u64),
-    /// Something is missing here.
+    /// Trace is missing here, for this reason.
     Lost(&'static str),
 }
 
@@ -56,8 +56,8 @@ impl Batch {
     const MAX: usize = 4096;
 }
 
-/// A message to the thread that follows the trace. A message for each batch would wake that thread at each time stamp, which takes longer
-/// than to follow what is between two of them.
+/// A message to the thread that follows the trace. A message for each batch would wake that thread at each time stamp. This takes longer
+/// than following the trace between two time stamps.
 pub(super) type Batches = Vec<Batch>;
 
 /// The thread that reads the packets has ended.
@@ -74,45 +74,46 @@ pub(super) enum Stop {
     Failed(#[from] crate::Error),
 }
 
-/// Two places to begin are at most this far from each other, if the trace is in order: the longest period is half of it.
+/// Maximum distance of two `PSB`s in valid trace: twice the longest period.
 const MOST: usize = 128 << 20;
 
-/// Why what follows an event packet is not read.
+/// Why the trace after an event packet is not read.
 const UNREAD: &str =
     "an event packet (CFE), and what follows up to the next PSB: record without the term `event`";
 
 struct Reader<'a> {
     out: &'a SyncSender<Batches>,
     batch: Batch,
-    /// Those that are full, and how many packets they have.
+    /// Complete batches, and the number of their packets.
     full: Batches,
     count: usize,
     last_ip: u64,
-    /// Between `PSB` and `PSBEND`; and the address that stands there.
+    /// Whether it is between `PSB` and `PSBEND`; and the address there, if there is one.
     group: Option<Option<u64>>,
     overflow: bool,
-    /// Whether the next `FUP` has the address of the packet before it, and stops nothing.
+    /// Whether the next `FUP` is the address of the packet before it, and not of an event.
     bound: bool,
     /// Whether there was a packet that cannot be read.
     unread: bool,
-    /// The trace from the last `PSB` on; before the first one, what may be the beginning of it.
+    /// The trace from the last `PSB` on; before the first `PSB`, the bytes that may be its beginning.
     part: Vec<u8>,
-    /// Where in that the next `PSB` may begin.
+    /// Index in `part` where the next `PSB` may begin.
     look: usize,
-    /// Where that begins in the trace.
+    /// Offset of `part` in the trace.
     at: u64,
-    /// Where the trace begins that is without a gap up to there.
+    /// Offset in the trace where the stretch after the last gap begins.
     stretch: u64,
-    /// Whether the part begins with a `PSB`.
+    /// Whether `part` begins with a `PSB`.
     begun: bool,
-    /// Whether there was a `PSB`, or anything but zeros, since the last gap.
+    /// Whether there was a `PSB`, and whether there was anything but zeros, since the last gap.
     seen: bool,
     filled: bool,
-    /// The time between two time stamps, where it is wanted.
+    /// Computes the times between two time stamps, if they are needed.
     clock: Option<Clock>,
 }
 
-/// Sends what is in the pieces of a ring's trace; with the times between two time stamps, if there are ratios. No more of it is in memory than what is between two places to begin.
+/// Reads the pieces of a ring's trace, and sends the packets in them. With ratios, also sends the times between two time stamps. Only the
+/// trace between two `PSB`s is in memory.
 pub(super) fn send<S: Source>(
     pieces: &[Piece],
     read: &mut Pieces<'_, S>,
@@ -134,7 +135,7 @@ pub(super) fn send<S: Source>(
                 reader.begin(start);
             }
         }
-        // What brings a piece to a multiple of 8 bytes is no trace.
+        // Padding of a piece to a multiple of 8 bytes is no trace.
         let next = pieces.get(n + 1).map(|next| next.offset);
         let len = next
             .and_then(|next| next.checked_sub(start))
@@ -177,20 +178,20 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes some more trace, and decodes what begins at each `PSB`, so that what is wrong ends with the next.
+    /// Takes the next bytes of the trace. Decodes the trace from each `PSB` on by itself, so that damage ends at the next `PSB`.
     fn feed(&mut self, bytes: &[u8]) -> Result<(), Gone> {
         self.part.extend_from_slice(bytes);
         self.filled |= bytes.iter().any(|&byte| byte != 0);
         self.scan(false)
     }
 
-    /// Decodes up to the last `PSB` that is there. One may go on, if nothing `is_last`.
+    /// Decodes up to the last complete `PSB`. Unless the bytes are the last, a `PSB` at the end may not be complete.
     fn scan(&mut self, is_last: bool) -> Result<(), Gone> {
         let part = std::mem::take(&mut self.part);
         let (mut start, mut from, mut waits) = (0, self.look, false);
         while let Some(at) = part.get(from..).and_then(|rest| memmem::find(rest, &PSB)) {
             let at = from + at;
-            // No packet is longer: what is behind that is another one.
+            // No packet is longer: bytes after that belong to another packet.
             let run = part.get(at..).unwrap_or_default();
             let run = run.get(..2 * PSB.len()).unwrap_or(run);
             let pairs = run.chunks_exact(2);
@@ -200,7 +201,7 @@ impl<'a> Reader<'a> {
                 from = at;
                 break;
             }
-            // What is in front of the last of them is the end of a packet, or of a `PSB` that is cut.
+            // The `PSB` is the end of this run. Bytes before it are the end of a packet, or of a `PSB` that is cut.
             let at = end - PSB.len();
             if self.begun {
                 self.decode(&part, start..at)?;
@@ -228,7 +229,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Ends the trace, or what of it is without a gap.
+    /// Ends the trace, or the stretch of it before a gap.
     fn end(&mut self) -> Result<(), Gone> {
         self.scan(true)?;
         let part = std::mem::take(&mut self.part);
@@ -243,12 +244,12 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// What comes next is at this byte of the trace.
+    /// The next bytes are at this offset in the trace.
     fn begin(&mut self, at: u64) {
         (self.at, self.stretch) = (at, at);
     }
 
-    /// Decodes what begins at a `PSB`, in such a place of the part.
+    /// Decodes a range of `part`, which begins at a `PSB`.
     fn decode(&mut self, part: &[u8], range: Range<usize>) -> Result<(), Gone> {
         self.put(Packet::At(self.at.saturating_add(bytes_in(range.start))))?;
         let part = part.get(range).unwrap_or_default();
@@ -329,7 +330,7 @@ impl HandlePacket for Reader<'_> {
         bytes: std::num::NonZero<u64>,
         highest_bit: u32,
     ) -> Result<(), Gone> {
-        // It is u32::MAX where there is none.
+        // `highest_bit` is u32::MAX if there is no bit.
         self.put(Packet::Branches(bytes.get(), highest_bit.wrapping_add(1)))
     }
 
@@ -405,7 +406,7 @@ impl HandlePacket for Reader<'_> {
     }
 
     fn on_cfe_packet(&mut self, _: &DecoderContext, _: bool, _: u8, _: u8) -> Result<(), Gone> {
-        // The crate takes the last two of its four bytes for packets.
+        // The crate takes the last two bytes of this packet, which has four, for packets.
         self.unread = true;
         Err(Gone)
     }

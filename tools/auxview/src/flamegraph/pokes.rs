@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-/// A change, as a record tells of it.
+/// A change of code, from a record.
 #[derive(Debug, Clone)]
 pub(super) struct Poke {
     pub(super) time: u64,
@@ -14,25 +14,25 @@ pub(super) struct Poke {
 }
 
 impl Poke {
-    /// Where something is other than before.
+    /// The addresses that change.
     fn place(&self) -> Range<u64> {
         let len = u64::try_from(self.old.len().max(self.new.len())).unwrap_or(u64::MAX);
         self.at..self.at.saturating_add(len)
     }
 }
 
-/// All changes.
+/// All changes of code.
 #[derive(Debug, Default)]
 pub(super) struct Pokes {
-    /// When they were, in order.
+    /// Their times, sorted.
     times: Vec<u64>,
-    /// Where anything changes, in order, and none reaches the next; and the changes there, in the order of their times.
+    /// Address ranges that change, sorted and without overlap; and the changes in each, in order of time.
     places: Vec<(Range<u64>, Vec<Poke>)>,
 }
 
 impl Pokes {
     pub(super) fn new(mut all: Vec<Poke>) -> Self {
-        // Records name any address, and files of programs do not change.
+        // Records can have any address, but files of programs do not change.
         all.retain(|poke| super::kernel::has(poke.at));
         let mut times: Vec<_> = all.iter().map(|poke| poke.time).collect();
         times.sort_unstable();
@@ -57,7 +57,7 @@ impl Pokes {
         Self { times, places }
     }
 
-    /// The places in this one where anything changes.
+    /// The changes in a range.
     fn within(&self, place: &Range<u64>) -> impl Iterator<Item = &[Poke]> {
         let first = self.places.partition_point(|(at, _)| at.end <= place.start);
         let found = self.places.get(first..).unwrap_or_default().iter();
@@ -67,12 +67,12 @@ impl Pokes {
             .map(|(_, pokes)| pokes.as_slice())
     }
 
-    /// Whether anything changes there.
+    /// Whether anything in a range changes.
     pub(super) fn touch(&self, place: &Range<u64>) -> bool {
         self.within(place).next().is_some()
     }
 
-    /// How far the changes reach that an address is in.
+    /// The end of the changing range that has an address.
     pub(super) fn end(&self, at: u64) -> Option<u64> {
         let after = self.places.partition_point(|(place, _)| place.start <= at);
         let (place, _) = self.places.get(after.checked_sub(1)?)?;
@@ -84,7 +84,7 @@ impl Pokes {
         self.times.partition_point(|at| *at <= time)
     }
 
-    /// Makes the bytes from `start` on what they were at a time, whenever they were copied.
+    /// Sets the bytes from `start` on to what they were at a time, no matter when they were copied.
     pub(super) fn apply(&self, time: u64, start: u64, bytes: &mut [u8]) {
         let len = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         for pokes in self.within(&(start..start.saturating_add(len))) {
@@ -100,7 +100,7 @@ impl Pokes {
     }
 }
 
-/// Puts what is at `at` into bytes that begin at `start`.
+/// Copies `from`, which is at address `at`, into bytes that begin at address `start`.
 fn put(from: &[u8], at: u64, start: u64, bytes: &mut [u8]) {
     let distance = |a: u64, b: u64| usize::try_from(a.saturating_sub(b)).unwrap_or(usize::MAX);
     let from = from.get(distance(start, at)..).unwrap_or_default();
@@ -116,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// Where the kernel is.
+    /// First address of the kernel.
     const K: u64 = 1 << 63;
 
     fn pokes() -> Pokes {
@@ -183,7 +183,7 @@ mod tests {
         }
     }
 
-    /// At the end of the address space, and where files of programs have their offsets.
+    /// Changes at the end of the address space, and at small addresses, which can be offsets in files of programs.
     #[test]
     fn hostile_places() {
         let poke = |at| Poke {

@@ -20,7 +20,7 @@ pub(super) struct Mapping {
     since: u64,
     pub(super) start: u64,
     pub(super) end: u64,
-    /// Where in the file it begins.
+    /// Its offset in the file.
     pub(super) offset: u64,
     /// As the kernel has it: it need not be UTF-8.
     pub(super) path: Vec<u8>,
@@ -36,7 +36,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// What was mapped at `address`.
+    /// The mapping of `address` at a time.
     pub(super) fn mapping(&self, address: u64, time: u64) -> Option<&Mapping> {
         self.mappings
             .iter()
@@ -45,7 +45,7 @@ impl Program {
     }
 }
 
-/// What a record says of processes.
+/// A record of a change: of processes, or of the kernel's code.
 enum Change {
     Fork(Task),
     Comm {
@@ -72,7 +72,7 @@ impl Change {
             Event::Mmap2(map) => {
                 /// `PROT_EXEC`
                 const EXECUTABLE: u32 = 4;
-                // Recorders that know no protection say 0.
+                // Recorders that do not know the protection write 0.
                 if map.prot & EXECUTABLE == 0 && map.prot != 0 {
                     return None;
                 }
@@ -109,33 +109,33 @@ impl Change {
     }
 }
 
-/// See above.
+/// The sideband records of a recording.
 #[derive(Debug, Default)]
 pub(super) struct Sideband {
-    /// Of each CPU, in their order.
+    /// The tasks that ran on each CPU, and when, in order of time.
     cpus: HashMap<u32, Vec<(u64, Who)>>,
     processes: HashMap<u32, u32>,
     programs: HashMap<u32, Vec<Program>>,
-    /// What the kernel has changed of its code.
+    /// Changes of the kernel's code.
     pub(super) pokes: Vec<Poke>,
-    /// The functions that it has made.
+    /// Functions that the kernel has generated.
     pub(super) symbols: Vec<Symbol>,
     /// The functions of BPF programs.
     pub(super) programs_of_bpf: Vec<Bpf>,
-    /// How to turn the processor's clock into perf's.
+    /// Conversion of the time stamp counter to perf's clock.
     pub(super) clock: TimeConv,
     /// How the clocks of the processor are related.
     pub(super) ratios: Ratios,
-    /// Whether the trace has the time stamp counter, and perf's clock can be had from it.
+    /// Whether the trace has the time stamp counter, and it can be converted to perf's clock.
     pub(super) is_timed: bool,
-    /// What the trace is made of, if there is trace.
+    /// Format of the trace, as `AUXTRACE_INFO` numbers it, if there is trace.
     pub(super) format: Option<u32>,
-    /// The kernel that was running.
+    /// Release of the kernel that was running.
     pub(super) release: String,
 }
 
 impl Sideband {
-    /// Reads it.
+    /// Reads the sideband records of a file.
     pub(super) fn read<S: Source + ?Sized>(file: &S) -> crate::Result<Self> {
         let mut file = Stream::open(Reader::new(file))?;
         let mut found = Self {
@@ -185,7 +185,7 @@ impl Sideband {
         Ok(found)
     }
 
-    /// The task that a record's sample ID names ran on that CPU at that time.
+    /// Notes that the task in a record's sample id ran on that CPU at that time.
     fn place(&mut self, event: &Event<'_>, id: &SampleId) {
         if let (Some(time @ 1..), Some(cpu), Some(pid), Some(tid)) =
             (id.time, id.cpu, id.pid, id.tid)
@@ -193,7 +193,7 @@ impl Sideband {
             let who = match (tid, event) {
                 // Each CPU has an idle thread of its own, and all have this number.
                 (0, _) => (0, cpu),
-                // A thread that has ended has no number any more, and runs once again.
+                // A thread that has exited has no number any more, but is switched in once again.
                 (u32::MAX, Event::Switch(false, _)) => Self::unknown(cpu),
                 (u32::MAX, _) => return,
                 _ => (pid, tid),
@@ -242,7 +242,7 @@ impl Sideband {
         }
     }
 
-    /// What the process runs last, as far as was read.
+    /// The last program of a process, as far as the records were applied.
     fn program(&mut self, pid: u32) -> &mut Program {
         let all = self.programs.entry(pid).or_default();
         if all.is_empty() {
@@ -252,16 +252,16 @@ impl Sideband {
         &mut all[last]
     }
 
-    /// perf's time of a time stamp; the end of time if that cannot be known.
+    /// perf's time of a time stamp; `u64::MAX` if it is unknown.
     pub(super) fn time(&self, tsc: Option<u64>) -> u64 {
         tsc.and_then(|tsc| self.clock.time(tsc)).unwrap_or(u64::MAX)
     }
 
-    /// The task that ran on a CPU, by a record behind the first `seen`: the record's index, and the task.
+    /// The task that ran on a CPU at a time, and the index of the record that names it: `seen` or higher.
     pub(super) fn on_cpu(&self, cpu: u32, seen: usize, time: u64) -> Option<(usize, Who)> {
         let places = self.cpus.get(&cpu)?;
         let after = places.partition_point(|(since, _)| *since <= time);
-        // What is recorded may begin with trace.
+        // The recording may begin with trace.
         let at = after.saturating_sub(1).max(seen);
         places.get(at).map(|(_, who)| (at, *who))
     }
@@ -286,17 +286,17 @@ impl Sideband {
         other.map(|(at, (_, other))| (at, *other))
     }
 
-    /// The thread of a CPU that no record names.
+    /// Stands for the thread of a CPU that no record names.
     pub(super) fn unknown(cpu: u32) -> Who {
         (u32::MAX, cpu)
     }
 
-    /// The process of a thread.
+    /// A thread with its process.
     pub(super) fn thread(&self, tid: u32) -> Who {
         (self.processes.get(&tid).copied().unwrap_or(tid), tid)
     }
 
-    /// The number of what a process ran.
+    /// The number of the program that a process ran at a time.
     pub(super) fn program_at(&self, pid: u32, time: u64) -> usize {
         self.programs.get(&pid).map_or(0, |all| {
             all.partition_point(|program| program.since <= time)
@@ -304,13 +304,13 @@ impl Sideband {
         })
     }
 
-    /// What it ran.
+    /// The program of a process that has this number.
     pub(super) fn program_of(&self, pid: u32, number: usize) -> Option<&Program> {
         self.programs.get(&pid)?.get(number)
     }
 }
 
-/// A private word of `AUXTRACE_INFO`, those of `intel_pt_info_fill()` in perf's `arch/x86/util/intel-pt.c`; 0 if there are fewer.
+/// A private word of `AUXTRACE_INFO`, as `intel_pt_info_fill()` in perf's `arch/x86/util/intel-pt.c` writes them; 0 if there are fewer.
 fn word(words: &[u8], n: usize) -> u64 {
     words
         .get(n * 8..n * 8 + 8)
@@ -318,7 +318,7 @@ fn word(words: &[u8], n: usize) -> u64 {
         .map_or(0, u64::from_le_bytes)
 }
 
-/// The conversion of the clock that stands there.
+/// The conversion of the clock in the private words.
 fn clock(words: &[u8]) -> TimeConv {
     TimeConv {
         shift: word(words, 1),
@@ -328,7 +328,7 @@ fn clock(words: &[u8]) -> TimeConv {
     }
 }
 
-/// Of the events of the PMU that wrote the trace, the bits of `config` in a mask, at the place of its lowest bit.
+/// A term of `config`: the bits in a mask, shifted down to bit 0. Takes the first event of the trace's PMU that has any of them.
 fn term(words: &[u8], mask: u64, events: &[(Attr, Vec<u64>)]) -> u64 {
     let of_pmu = |attr: &&Attr| u64::from(attr.kind) == word(words, 0);
     let attrs = events.iter().map(|(attr, _)| attr).filter(of_pmu);
@@ -346,7 +346,7 @@ fn ratios(words: &[u8], events: &[(Attr, Vec<u64>)]) -> Ratios {
     }
 }
 
-/// Whether the trace has times. Recorders that do not say which bit asks for time stamps ask for them.
+/// Whether the trace has times. It has them if the recorder does not name the bit that enables time stamps.
 fn is_timed(words: &[u8], events: &[(Attr, Vec<u64>)]) -> bool {
     let mask = word(words, 5);
     word(words, 2) != 0 && (mask == 0 || term(words, mask, events) != 0)

@@ -17,12 +17,12 @@ const ID: &str = "1-2";
 /// a round after each.
 fn write(path: &Path, id: &str, thread: Option<usize>, pieces: &[u64], ended: Option<&str>) {
     let file = File::create(path).unwrap();
-    let apart = Apart {
+    let split = SplitFiles {
         id: id.to_owned(),
         threads: 2,
         thread,
     };
-    let mut notes = apart.notes();
+    let mut notes = split.notes();
     let mut features = Features::new();
     features.string(Feature::HOSTNAME, "here").notes(&notes);
     let mut file = Writer::with_spare(file, &[(Attr::default(), vec![1])], &features).unwrap();
@@ -119,7 +119,7 @@ fn joined_round_by_round() {
     let times = file.feature(Feature::SAMPLE_TIME).unwrap();
     assert_eq!(times.sample_time().unwrap(), (10, 21));
     assert_eq!(note(&path, "ended").as_deref(), Some("whole"));
-    assert_eq!(note(&path, Apart::THREAD), None);
+    assert_eq!(note(&path, SplitFiles::THREAD), None);
     let long = u64::try_from(COPY).unwrap() + 8;
     let rings = pieces(&path);
     assert_eq!(rings[0], [(0, 64), (64, 4096)]);
@@ -172,7 +172,7 @@ fn a_join_that_was_interrupted_is_done_again() {
     assert_eq!(there(&path), [false; 2]);
 }
 
-/// The recorder was killed: the join takes what each file has.
+/// The recorder was killed: the joined file has all that each file has.
 #[test]
 fn parts_are_recovered_before() {
     let (_directory, path) = recording([None; 2]);
@@ -217,7 +217,7 @@ fn what_is_of_another_recording_stays() {
     );
     assert!(fs::read(&stale).unwrap() == before);
     assert_eq!(pieces(&path)[1], []);
-    // What the missing file had is unknown.
+    // The content of the missing file is unknown.
     assert_eq!(note(&path, "ended").as_deref(), Some("recovered"));
     // A second join does not remove it either, nor a file that comes back later.
     assert!(recover::in_place(&path).unwrap().found.was_finished);
@@ -233,7 +233,7 @@ fn a_damaged_part_ends_the_join() {
     let front = fs::read(&path).unwrap();
     let part = part_of(&path, 0);
     let mut bytes = fs::read(&part).unwrap();
-    // Breaks the length of the record behind FINISHED_INIT.
+    // Breaks the length of the record after FINISHED_INIT.
     bytes[front.len() + 6] = 3;
     fs::write(&part, &bytes).unwrap();
     let says = recover::in_place(&path).unwrap_err().to_string();
@@ -263,7 +263,7 @@ fn content(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         .collect()
 }
 
-/// Without a word of the user's, `recover` changes no file, and leaves nothing but the copy.
+/// By default, `recover` changes no file, and creates only the copy.
 #[test]
 fn a_copy_is_joined_and_all_else_stays() {
     let (directory, path) = recording([None, Some("whole")]);
@@ -273,14 +273,14 @@ fn a_copy_is_joined_and_all_else_stays() {
     let mut after = content(directory.path());
     let copy = after.remove(&out).unwrap();
     assert!(after == before);
-    // What is there already stays, too.
+    // An output that exists already is not overwritten.
     let says = recover::recover(&path, &out).unwrap_err().to_string();
     assert!(says.contains("recovered is there already"), "{says}");
     assert!(fs::read(&out).unwrap() == copy);
     let found = recover::in_place(&path).unwrap();
     assert!(fs::read(&path).unwrap() == copy);
     assert_eq!(found, joined);
-    // One that is finished needs no copy.
+    // A finished file needs no copy.
     fs::remove_file(&out).unwrap();
     let again = recover::recover(&path, &out).unwrap();
     assert!(again.found.was_finished && !out.exists());

@@ -2,10 +2,10 @@
 
 //! Positions in an AUX area, in its two modes.
 
-/// How the AUX area is used.
+/// Mode of the AUX area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// Non-overwrite mode: the recorder reads every byte. Trace that finds no room is lost.
+    /// Non-overwrite mode: the recorder reads every byte. Trace for which there is no space is lost.
     #[default]
     Linear,
     /// Overwrite mode: the newest bytes overwrite the oldest. The recorder reads the area when it
@@ -13,8 +13,8 @@ pub enum Mode {
     Overwrite,
 }
 
-/// How far a unit has come in overwrite mode from one head to another. A head that has gone back is an offset in
-/// the area of `size` bytes.
+/// Number of bytes written between two heads in overwrite mode. If `head` is less than `before`, it is an offset in the area of `size`
+/// bytes.
 #[must_use]
 pub fn since(size: u64, before: u64, head: u64) -> u64 {
     match head.checked_sub(before) {

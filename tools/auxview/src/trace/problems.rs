@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is wrong with a recording.
+//! The problems of a recording.
 
-/// What is wrong, in sentences: the first ones, and how many more there are.
+/// The first problems as sentences, and the number of further ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Problems {
     kept: Vec<String>,
@@ -10,7 +10,7 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// So many are kept: a file in which everything is wrong must not fill the memory.
+    /// How many problems are kept: a file with many problems must not fill the memory.
     pub const MAX: usize = 1000;
 
     pub(crate) fn add(&mut self, text: impl FnOnce() -> String) {
@@ -21,14 +21,14 @@ impl Problems {
         }
     }
 
-    /// How many there are besides those that are kept.
+    /// Number of further problems, which are not kept.
     #[must_use]
     pub fn more(&self) -> u64 {
         self.more
     }
 }
 
-/// Those that are kept.
+/// The problems that are kept.
 impl std::ops::Deref for Problems {
     type Target = [String];
 

@@ -4,20 +4,21 @@
 
 use crate::loss::Loss;
 
-/// The ids of these events in a file are above those that the kernel gives to its own.
+/// First id of the events of tracefs in a file. The ids that the kernel gives to its events are
+/// lower.
 pub const FIRST_ID: u64 = 1 << 62;
 
-/// Whether a file has this event of tracefs by `auxrec record --trace`.
+/// Whether this is the id of an event of tracefs that `auxrec record --trace` has recorded.
 pub(super) fn is_ours(id: u64) -> bool {
     id >= FIRST_ID
 }
 
-/// The events of tracefs that a recording has of a CPU.
+/// The events of tracefs on one CPU.
 #[derive(Debug, Clone, Default)]
 pub struct Tracefs {
-    /// The time of each, ns.
+    /// The times of the events, ns.
     pub times: Vec<u64>,
-    /// How many there are, and how many were lost.
+    /// Number of events, and of lost events.
     pub loss: Loss,
 }
 

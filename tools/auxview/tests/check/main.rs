@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `check` and `report` on recordings that are made here: right ones, and ones with a thing wrong.
+//! Tests `check` and `report` on valid recordings, and on recordings with one error.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -26,7 +26,7 @@ impl Checked for Recording {
     }
 }
 
-/// The time that a CPU was not recorded is a loss; of one that was offline at first, in a ring of its own.
+/// The time in which a CPU is not recorded is a loss. A CPU that was offline at the beginning has a ring of its own.
 #[test]
 fn cpus_that_were_offline() {
     let none = AuxFlags::empty();
@@ -58,7 +58,7 @@ fn cpus_that_were_offline() {
 
 #[test]
 fn a_good_recording() {
-    // The packets go over the ends of the pieces.
+    // Packets span the ends of the pieces.
     let all = packets(0, 1024);
     let findings = Recording::new(false)
         .trace(&all[..200], NONE)
@@ -91,7 +91,7 @@ fn a_snapshot_of_a_whole_area_is_trace() {
     assert_eq!(sizes, [256]);
 }
 
-/// The files that a recording went into: together they are as one, alone they are consistent.
+/// The files of one recording are consistent, together and each alone.
 #[test]
 fn parts_of_a_recording() {
     let parts = parts();
@@ -114,7 +114,7 @@ fn parts_of_a_recording() {
 #[test]
 fn what_records_report_is_there() {
     let bytes = packets(0, 512);
-    // Pieces that do not follow each other; trace that is not in the file; one of the other kind.
+    // Pieces that do not follow each other; trace that is not in the file; an AUX record of the other mode.
     for (made, says) in [
         (
             Recording::new(false)
@@ -125,7 +125,7 @@ fn what_records_report_is_there() {
         ),
         (
             Recording::new(false).aux(512, NONE),
-            "tells of 512 bytes at 0x0",
+            "an AUX record reports 512 bytes at 0x0",
         ),
         (
             Recording::new(false).trace(&bytes, AuxFlags::OVERWRITE),
@@ -138,7 +138,7 @@ fn what_records_report_is_there() {
     }
 }
 
-/// A driver may end with padding, which no record reports: `check` says how much, and that is no problem.
+/// A driver may end with padding, which no record reports: `check` reports its length, which is no problem.
 #[test]
 fn trace_behind_the_last_record_is_reported() {
     let unreported = |made: &mut Recording| {
@@ -156,14 +156,14 @@ fn trace_behind_the_last_record_is_reported() {
     let bytes = packets(0, 256);
     let padded = |behind: &[u8]| {
         let mut made = Recording::new(false);
-        // Padding before a record is between records.
+        // Padding before a record is between records, and not after the last.
         made.trace(&bytes, NONE).piece(&bytes[..128]);
         made.trace(&bytes, NONE).piece(behind);
         made
     };
     assert_eq!(unreported(&mut padded(&[])), 0);
     assert_eq!(unreported(&mut padded(&bytes[..64])), 64);
-    // Its record was lost.
+    // A record was lost, which may be that of these bytes.
     assert_eq!(unreported(padded(&bytes[..64]).lost()), 0);
 }
 
@@ -219,7 +219,7 @@ fn a_report_has_a_line_for_each_record() {
     }
 }
 
-/// Programs read these names: none may go.
+/// Programs read these fields: none may be removed.
 #[test]
 fn json_has_its_fields() {
     let mut made = Recording::new(false);
@@ -248,7 +248,7 @@ fn json_has_its_fields() {
     assert_eq!(report["pmu"], "pattern");
 }
 
-/// What a killed recorder leaves counts as lost at its end.
+/// The file of a killed recorder counts as having lost trace at its end.
 #[test]
 fn a_recovered_file_is_consistent() {
     for cut in (8..=512).step_by(8) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Compares man pages and completions of a program with what its `--help` says.
+//! Compares man pages and completions of a program with its `--help`.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn run(program: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
     )
 }
 
-/// The first words of the indented lines of a part of a help text.
+/// The names of the commands in a help text.
 fn commands(help: &str) -> Vec<String> {
     help.lines()
         .skip_while(|line| !line.starts_with("Commands:"))
@@ -27,10 +27,11 @@ fn commands(help: &str) -> Vec<String> {
         .collect()
 }
 
-/// Every command and option has its place, and there are more than `least` options; `command` is one of the commands.
+/// Checks that man pages and completions have every command and option, that there are more than `least` options, and that `command` is one
+/// of the commands.
 ///
 /// # Panics
-/// If not.
+/// If one of these is not true.
 pub fn every_option_has_its_place(name_of: &str, program: &Path, command: &str, least: usize) {
     let dir = tempfile::tempdir().unwrap();
     let (status, _, errors) = run(program, &["pages", dir.path().to_str().unwrap()]);
@@ -58,7 +59,7 @@ pub fn every_option_has_its_place(name_of: &str, program: &Path, command: &str, 
         );
         let (_, help, _) = run(program, &[&name, "--help"]);
         for option in help.split_whitespace().filter_map(|w| w.strip_prefix("--")) {
-            // Of an example.
+            // In an example, a value may follow the option.
             let option = option.split('=').next().unwrap_or(option);
             let option = option.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
             if option.is_empty() {

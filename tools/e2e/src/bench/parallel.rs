@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How much faster two CPUs are drained than one: into one file, and with a file for each thread.
+//! Measures how much faster two CPUs are drained than one: into one file, and with a file for each thread.
 //!
-//! Areas are always full: the unit stores nothing (`dry=1`) and is faster than anybody who writes files. What is in the files, twice while
-//! it is recorded, by the clock on the wall, is the rate. What the machine can do at most say threads that do nothing but write memory
-//! to files. All is done in turn, again and again, and set beside what one alone did in the same turn: so other work on the machine does
-//! not come upon one of them.
+//! The areas are always full: with `dry=1`, the unit stores nothing and is faster than any writer of files. The rate is computed from the
+//! size of the files at two times during the recording, in real time. For comparison, threads that only write memory to files show what the
+//! machine can do. All measurements are repeated in turn, and each is compared with another one in the same turn. So other work on the
+//! machine affects all of them.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -22,37 +22,37 @@ use crate::recording::released;
 use crate::recording::Recorder;
 use crate::workload::pin;
 
-/// So often each is measured; the median counts.
+/// How often each rate is measured. The median counts.
 pub const TIMES: usize = 9;
 const MIB: u64 = 1 << 20;
-/// Of what comes this much passes before, and so much is measured.
+/// How many bytes are written before the measurement, and during it.
 const BEFORE: u64 = 16 * MIB;
 const SPAN: u64 = 256 * MIB;
-/// Written at once, as the recorder does with an area of 4 MiB; of these of 16 MiB it writes four times as much.
+/// Bytes in one write. The recorder writes as much at once for an area of 4 MiB, and four times as much for the areas of 16 MiB here.
 const PIECE: usize = 1 << 20;
 const OUTPUT: &str = "/tmp/parallel.data";
-/// Ticks of 4 MiB, at 16 GiB a second: each costs an emulated processor much, and a device's DMA none anything.
+/// Ticks of 4 MiB, at 16 GiB per second. A tick costs an emulated processor much time. A device's DMA would cost nothing.
 const TERMS: &str = "dry=1,packet=64,burst=1024,rate=16777215";
 /// Pages of an area.
 const AREA: u64 = 4096;
-/// As long as that: a writer's memory is no more in a cache than a recorder's.
+/// Length of a writer's memory. It is as long as an area, so that it is not cached better than a recorder's area.
 const LENGTH: usize = 16 * PIECE;
 
 type Measure = fn() -> Result<u64>;
 
-/// What is measured: its name, the number of what it is set beside, and how.
+/// The measurements: a name, the index of the measurement to compare with, and a function.
 const RUNS: [(&str, usize, Measure); 7] = [
     ("write-one", 0, || write(1, 1)),
     ("write-two", 0, || write(2, 2)),
     ("write-shared", 0, || write(2, 1)),
     ("drain-one", 3, || drain(&["-C", "0"])),
-    ("drain-own", 3, || drain(&["-C", "0", "--apart"])),
+    ("drain-own", 3, || drain(&["-C", "0", "--split-files"])),
     ("drain-two", 3, || drain(&["-C", "0,1"])),
-    ("drain-apart", 4, || drain(&["-C", "0,1", "--apart"])),
+    ("drain-split", 4, || drain(&["-C", "0,1", "--split-files"])),
 ];
 
-/// Prints a line for each: KiB a second, and percent of the rate of one in the same turn; of both the median, the least and the
-/// most.
+/// Prints a line for each measurement: KiB per second, and percent of the compared rate in the same turn. Both have the median, the minimum
+/// and the maximum.
 ///
 /// # Errors
 /// If a recorder fails, or a file cannot be written.
@@ -73,32 +73,32 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// Median, least and most.
+/// Formats the median, the minimum and the maximum.
 pub fn spread(mut of: [u64; TIMES]) -> String {
     of.sort_unstable();
     let [least, .., most] = of;
     format!("{} {least} {most}", of[TIMES / 2])
 }
 
-/// KiB a second.
+/// The rate in KiB per second.
 fn rate(bytes: u64, time: Duration) -> Result<u64> {
     let micros = u64::try_from(time.as_micros())?.max(1);
     Ok(bytes / 1024 * 1_000_000 / micros)
 }
 
-/// The files that a recorder or a writer may leave.
+/// The files that a recorder or a writer may leave behind.
 fn paths() -> [PathBuf; 3] {
     ["", ".t0", ".t1"].map(|end| PathBuf::from(format!("{OUTPUT}{end}")))
 }
 
 fn remove() {
     for path in paths() {
-        // Not all are there.
+        // Some files may not exist.
         let _ = fs::remove_file(path);
     }
 }
 
-/// So many threads write as much memory as is measured into so many files.
+/// Threads write [`SPAN`] bytes of memory in total into the files. Returns the rate.
 fn write(threads: usize, files: usize) -> Result<u64> {
     let each = usize::try_from(SPAN)? / PIECE / threads;
     let paths = paths();
@@ -136,7 +136,7 @@ fn write(threads: usize, files: usize) -> Result<u64> {
     rate(SPAN, end - start)
 }
 
-/// A recorder drains full areas into files in memory.
+/// A recorder drains full areas into files in memory. Returns the rate.
 fn drain(target: &[&str]) -> Result<u64> {
     let lost = || counter("pattern", "lost_no_space");
     let before = lost()?;
@@ -153,7 +153,7 @@ fn drain(target: &[&str]) -> Result<u64> {
     };
     let (from, start) = reaches(BEFORE)?;
     let (to, end) = reaches(from + SPAN)?;
-    // What it would do at its end is not looked at, and would take the memory once more.
+    // The end of the recording is not measured. Joining the files would need as much memory again.
     recorder.kill()?;
     remove();
     released()?;

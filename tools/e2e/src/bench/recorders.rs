@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What it costs to get trace into a file: `auxrec` and stock `perf record` on the same driver, in one guest whose clock counts
+//! Measures the cost of getting trace into a file: `auxrec` and stock `perf record` on the same driver, in a guest whose clock counts
 //! instructions.
 //!
-//! The unit stores nothing (`dry=1`), as a device's DMA costs the processor nothing. A recorder's instructions are those of
-//! its process and all that it starts, in user space, in the kernel, and in interrupts meanwhile, as perf's software clock of tasks has them.
-//! They are read while it records, twice, between the same two points of the unit's period, when it has nothing to do: so
-//! its beginning and end, which cost as much as hundreds of MiB and no two times the same, are not in the figures.
-//! Both are told of context switches (perf asks for them by itself only where the trace has times), and nothing else runs.
+//! With `dry=1`, the unit stores nothing: a device's DMA costs the processor nothing, either. The cost of a recorder is the instructions of
+//! its process and of its children: in user space, in the kernel, and in interrupts meanwhile, as perf's task clock counts them. They are
+//! read twice during the recording, at the same point of the unit's period, when the recorder is idle. So the start and the end of the
+//! recorder, whose cost varies, are not included. Both recorders record context switches; perf would do so by itself only for trace with
+//! times. Nothing else runs.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -24,34 +24,34 @@ use crate::attack::software;
 use crate::module::{self, counter};
 use crate::recording::{auxrec, Recorder};
 
-/// The name that perf knows `pattern` by, and its number.
+/// The name under which perf supports `pattern`, and the value of `alias` for it.
 pub const PMU: (&str, u8) = ("intel_pt", 1);
 pub const RECORDERS: [&str; 2] = ["perf", "auxrec"];
 pub const OUTPUT: &str = "/tmp/bench.data";
-/// Takes everything for next to nothing: what a recorder does besides is left.
+/// Writing to it costs almost nothing, so it shows the other costs of a recorder.
 const NOWHERE: &str = "/dev/null";
 const MIB: u64 = 1 << 20;
-/// MiB that a run records, and those over which the cost is taken.
+/// MiB in a run that searches for losses, and MiB over which the cost is measured.
 const RUN: u64 = 16;
 const SPAN: u64 = 64;
-/// So often each cost is measured; the median counts.
+/// How often each cost is measured. The median counts.
 const TIMES: usize = 5;
-/// MiB a second at which neither recorder loses trace.
+/// A rate in MiB per second at which neither recorder loses trace.
 const EASY: u64 = 96;
-/// The sixteenths of an area of a MiB at which the recorder has itself woken.
+/// The recorder's watermarks, in sixteenths of an area of 1 MiB.
 const WATERMARKS: [u64; 6] = [1, 2, 4, 6, 7, 8];
-/// Snapshots of a run.
+/// Snapshots in a run.
 const SNAPSHOTS: usize = 5;
-/// So many KiB of an area of so many.
+/// Sizes of a snapshot and of its area, in KiB.
 const SNAPSHOT_OF: [(usize, usize); 4] = [(1024, 1024), (1024, 2048), (4096, 4096), (4096, 8192)];
-/// Events of these kinds count for a task.
+/// `PERF_COUNT_SW_TASK_CLOCK` and `PERF_COUNT_SW_CONTEXT_SWITCHES`.
 const TASK_CLOCK: u64 = 1;
 const CONTEXT_SWITCHES: u64 = 3;
 
-/// Prints a line for each figure of what a MiB costs.
+/// Prints a line for each figure about the cost of a MiB.
 ///
 /// # Errors
-/// If a recorder fails, or loses what it must not.
+/// If a recorder fails, or loses trace at a low rate.
 pub fn cost_of_all() -> Result<()> {
     module::alias(PMU.1)?;
     let mut copies = [0; TIMES];
@@ -79,7 +79,7 @@ pub fn cost_of_all() -> Result<()> {
             );
         }
     }
-    // What it has itself woken at where a processor writes Intel PT.
+    // A watermark of a quarter of the area, which is perf's default for Intel PT.
     let quarter = costs("auxrec", NOWHERE, "128,1024", &["--aux-watermark", "1M"])?;
     println!(
         "record auxrec quarter {} {}",
@@ -89,7 +89,7 @@ pub fn cost_of_all() -> Result<()> {
     for (name, rings, more) in [
         ("1", 1, None),
         ("2", 2, None),
-        ("apart", 2, Some("--apart")),
+        ("split", 2, Some("--split-files")),
     ] {
         let mut runs = (0..TIMES)
             .map(|_| threads(rings, more))
@@ -118,7 +118,7 @@ pub fn run() -> Result<()> {
         let more = ["--aux-watermark", &format!("{}K", MIB / 16 * part / 1024)];
         let loss = first_loss("auxrec", &more)?;
         let beside = first_loss_beside("auxrec", &more)?;
-        // One that loses at that rate has no cost to compare.
+        // If auxrec loses trace at that rate, its cost cannot be compared.
         let cost = if loss > EASY {
             costs("auxrec", OUTPUT, "128,256", &more)?[TIMES / 2].instructions
         } else {
@@ -128,7 +128,7 @@ pub fn run() -> Result<()> {
     }
     for recorder in RECORDERS {
         for (size, area) in SNAPSHOT_OF {
-            // perf crashes: it takes the head of `intel_pt` for an offset in the area.
+            // perf crashes if the snapshot is smaller than the area: it takes the head of `intel_pt` for an offset in the area.
             if recorder == "perf" && size != area {
                 continue;
             }
@@ -141,9 +141,10 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// How often `auxrec` was woken, each time for a piece of trace, and its own memory in KiB after a tenth of the trace, and after all.
+/// Wakes `auxrec` for many small pieces of trace. Returns how often it woke up, and its own memory in KiB after a tenth of the trace and
+/// after all.
 fn growth() -> Result<[u64; 3]> {
-    /// The recorder is woken for each packet of 4 KiB.
+    /// Each packet of 4 KiB wakes the recorder.
     const PACKET: u64 = 4096;
     const PACKETS: u64 = 400_000;
     let begin = counter(PMU.0, "bytes")?;
@@ -180,7 +181,7 @@ fn growth() -> Result<[u64; 3]> {
     Ok([wakeups, early, late])
 }
 
-/// Instructions of the kernel's copy of a MiB from memory to a file, in pieces of 256 KiB: what no recorder can do without.
+/// Instructions of the kernel for copying a MiB from memory to a file, in pieces of 256 KiB. Each recorder needs at least these.
 fn copy() -> Result<u64> {
     let trace = vec![0x55; 256 * 1024];
     let clock = Event::open(&software(TASK_CLOCK, 0), 0, -1)
@@ -196,14 +197,14 @@ fn copy() -> Result<u64> {
     Ok((long - short) / SPAN)
 }
 
-/// What has been counted.
+/// Counts of instructions and context switches.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cost {
     instructions: u64,
     switches: u64,
 }
 
-/// Counts for all that this thread starts from now on, and not for itself.
+/// Counts for all tasks that this thread starts from now on, without the thread itself.
 struct Meter {
     all: [Event; 2],
     own: [Event; 2],
@@ -256,7 +257,7 @@ fn start(
         .args(["-e", &format!("{}/dry=1,{terms}/", PMU.0)])
         .args(options);
     if recorder == "perf" {
-        // Build-ids of programs have nothing to do with it. auxrec always asks for switches.
+        // Build IDs are not part of the comparison. auxrec always records switches.
         command.args(["-N", "-B", "--switch-events"]);
     }
     Recorder::spawn(
@@ -269,7 +270,7 @@ fn start(
     )
 }
 
-/// Waits for a recorder's end; 3 is auxrec's way to say that trace was lost.
+/// Waits for a recorder's end. auxrec exits with 3 if trace was lost.
 fn end(recorder: Recorder) -> Result<()> {
     let status = recorder.ended()?;
     ensure!(
@@ -279,12 +280,12 @@ fn end(recorder: Recorder) -> Result<()> {
     Ok(())
 }
 
-/// Terms of a unit of so many MiB a second, with packets of 4 KiB.
+/// The terms of a unit with this rate in MiB per second, and packets of 4 KiB.
 fn terms(rate: u64, burst: u64) -> String {
     format!("packet=64,burst={burst},rate={}", rate * 1024)
 }
 
-/// What a MiB costs, for 1000 MiB, of several runs, sorted; each figure by itself.
+/// The costs of a MiB in several runs, with switches per 1000 MiB. Both figures are sorted independently.
 fn costs(recorder: &str, output: &str, rings: &str, more: &[&str]) -> Result<[Cost; TIMES]> {
     let mut all = [Cost::default(); TIMES];
     for one in &mut all {
@@ -299,7 +300,7 @@ fn costs(recorder: &str, output: &str, rings: &str, more: &[&str]) -> Result<[Co
     Ok(all)
 }
 
-/// What a MiB costs while trace comes steadily.
+/// The cost of a MiB while trace comes steadily.
 fn cost(recorder: &str, output: &str, rings: &str, more: &[&str]) -> Result<Cost> {
     let committed = || counter(PMU.0, "bytes");
     let lost = counter(PMU.0, "lost_no_space")?;
@@ -307,11 +308,11 @@ fn cost(recorder: &str, output: &str, rings: &str, more: &[&str]) -> Result<Cost
     let begin = committed()?;
     // A tick of 64 KiB.
     let child = start(recorder, output, &terms(EASY, 16), rings, more, "3")?;
-    // Past its beginning, and then to just behind a commit.
+    // Waits until the recorder has started, and then for the next commit.
     until(|| Ok(committed()? >= begin + 8 * MIB))?;
     let now = committed()?;
     until(|| Ok(committed()? != now))?;
-    // The recorder comes at once, and is done by then.
+    // After this time, the recorder has processed the commit.
     sleep(Duration::from_millis(4));
     let (before, from) = (meter.cost()?, committed()?);
     sleep(Duration::from_micros(SPAN * 1_000_000 / EASY));
@@ -333,10 +334,10 @@ fn cost(recorder: &str, output: &str, rings: &str, more: &[&str]) -> Result<Cost
     })
 }
 
-/// What a MiB costs each thread of a recorder that drains so many rings by as many threads, the most first. The rings are those
-/// of programs that take turns on the one CPU, so the threads never wait for each other: what they did at the same time, had
-/// they a CPU each, cannot take less than the busiest of them.
-fn threads(rings: usize, apart: Option<&str>) -> Result<Vec<u64>> {
+/// The cost of a MiB for each thread of a recorder that drains `rings` rings with as many threads, the highest cost first. The traced
+/// programs run in turn on the only CPU, so the threads never wait for each other. On several CPUs, the recorder would need at least the
+/// time of its busiest thread.
+fn threads(rings: usize, split: Option<&str>) -> Result<Vec<u64>> {
     let committed = || counter(PMU.0, "bytes");
     let lost = counter(PMU.0, "lost_no_space")?;
     let mut traced = Vec::new();
@@ -353,7 +354,7 @@ fn threads(rings: usize, apart: Option<&str>) -> Result<Vec<u64>> {
     let recorder = Recorder::spawn(
         auxrec(["record", "-o", OUTPUT, "--per-thread", "-m", "128,1024"])
             .args(["-t", &ids.join(","), "--threads", &rings.to_string()])
-            .args(apart)
+            .args(split)
             .args(["-e", &format!("{}/dry=1,{}/", PMU.0, terms(EASY, 16))])
             .stdout(Stdio::null())
             .stderr(Stdio::null()),
@@ -374,14 +375,14 @@ fn threads(rings: usize, apart: Option<&str>) -> Result<Vec<u64>> {
     let (before, from) = (read()?, committed()?);
     sleep(Duration::from_micros(SPAN * 1_000_000 / EASY));
     let (after, to) = (read()?, committed()?);
-    if apart.is_some() {
-        // What it does at its end is not looked at, and would take the memory once more.
+    if split.is_some() {
+        // The end of the recording is not measured. Joining the files would need as much memory again.
         recorder.signal(Signal::KILL)?;
     }
     for mut program in traced {
         program.wait()?;
     }
-    if apart.is_some() {
+    if split.is_some() {
         recorder.ended()?;
         for thread in 0..rings {
             let part = format!("{OUTPUT}.t{thread}");
@@ -401,7 +402,7 @@ fn threads(rings: usize, apart: Option<&str>) -> Result<Vec<u64>> {
     Ok(costs)
 }
 
-/// Waits for something that must come.
+/// Waits until `is` returns true.
 fn until(is: impl Fn() -> Result<bool>) -> Result<()> {
     for _ in 0..10_000 {
         if is()? {
@@ -412,14 +413,14 @@ fn until(is: impl Fn() -> Result<bool>) -> Result<()> {
     bail!("the recorder has not begun")
 }
 
-/// Records so much at so many MiB a second; how much is lost. The unit is silent then.
+/// Records [`RUN`] MiB at a rate in MiB per second. Returns how many bytes are lost.
 fn record(recorder: &str, rate: u64, rings: &str, more: &[&str]) -> Result<u64> {
     let lost = counter(PMU.0, "lost_no_space")?;
     let committed = counter(PMU.0, "bytes")?;
-    // A tick of 64 KiB, or of what 20 us take, which is the shortest that there is.
+    // A tick generates 64 KiB, or the bytes of 20 µs if that is more: shorter ticks do not exist.
     let terms = terms(rate, (rate * 6 / 1000 + 1).max(16));
     let terms = format!("{terms},limit={}", RUN * MIB);
-    // The end comes long after the last byte.
+    // The recording ends long after the last byte.
     end(start(recorder, OUTPUT, &terms, rings, more, "1")?)?;
     fs::remove_file(OUTPUT).context("the recorder has left no file")?;
     let lost = counter(PMU.0, "lost_no_space")? - lost;
@@ -431,7 +432,7 @@ fn record(recorder: &str, rate: u64, rings: &str, more: &[&str]) -> Result<u64> 
     Ok(lost)
 }
 
-/// The lowest rate at which a ring of 1 MiB is full before it is read, in MiB a second, to 1 in 16.
+/// The lowest rate at which a ring of 1 MiB gets full before it is read, in MiB per second, with a precision of 1/16.
 fn first_loss(recorder: &str, more: &[&str]) -> Result<u64> {
     let (mut good, mut bad) = (EASY / 2, 12_000);
     while bad - good > good / 16 {
@@ -445,7 +446,7 @@ fn first_loss(recorder: &str, more: &[&str]) -> Result<u64> {
     Ok(bad)
 }
 
-/// The same while another program wants the processor for good: so the recorder sometimes comes late.
+/// Does the same while another program uses the processor all the time, so that the recorder is sometimes scheduled late.
 fn first_loss_beside(recorder: &str, more: &[&str]) -> Result<u64> {
     let mut other = Command::new("auxe2e")
         .args(["workload", "spin", "--ms", "1000000000"])
@@ -458,8 +459,8 @@ fn first_loss_beside(recorder: &str, more: &[&str]) -> Result<u64> {
     loss
 }
 
-/// For how long a snapshot of so many KiB of an area of so many keeps the unit from tracing, ns: from the commit at which it is
-/// stopped to the next begin, as the framework's tracepoints have it, both times if it is stopped twice; the median.
+/// The untraced time for a snapshot of `size` KiB of an area of `area` KiB, in ns. It is the time from the commit that stops the unit to
+/// the next begin, by the framework's tracepoints. If the unit is stopped twice, both times are added. Returns the median.
 fn blind(recorder: &str, size: usize, area: usize) -> Result<u64> {
     const TRACING: &str = "/sys/kernel/tracing";
     let set = |name: &str, value: &str| {
@@ -486,7 +487,7 @@ fn blind(recorder: &str, size: usize, area: usize) -> Result<u64> {
         sleep(Duration::from_millis(5));
     }
     for _ in 0..SNAPSHOTS {
-        // So that the area was written from end to end before.
+        // In this time, the whole area is written.
         sleep(Duration::from_millis(250));
         child.signal(Signal::USR2)?;
     }
@@ -504,9 +505,9 @@ fn blind(recorder: &str, size: usize, area: usize) -> Result<u64> {
     Ok(times[times.len() / 2])
 }
 
-/// The times between a commit and the begin after it, ns, in the text of a trace.
+/// The times between a commit and the next begin, in ns, from the text of a trace.
 fn gaps(text: &str) -> Result<Vec<u64>> {
-    /// Snapshots are further from each other.
+    /// Two snapshots are at least this far split.
     const APART: u64 = 100_000_000;
     let mut gaps: Vec<u64> = Vec::new();
     let mut stopped = None;

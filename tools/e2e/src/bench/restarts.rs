@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Interrupts that end a transaction and begin the next one, for the plugin of `tools/bench`.
+//! Measures interrupts that end a transaction and begin the next one, with the plugin of `tools/bench`.
 //!
-//! The plugin counts the instructions of each call of the handler. It tells a restart from other
-//! interrupts by a call of `perf_aux_output_begin()`.
+//! The plugin counts the instructions of each call of the handler. If the handler calls `perf_aux_output_begin()`, the plugin counts the
+//! call as a restart.
 
 use std::fs;
 use std::path::Path;
@@ -18,23 +18,22 @@ use crate::events::probe::{bytes, Probe};
 use crate::module::{self, counter};
 use crate::wait::PATIENCE;
 
-/// A unit, and what its interrupt calls.
+/// A unit to measure, and its interrupt handler.
 struct Unit {
-    /// Its PMU, and its module.
+    /// The name of its PMU, and of its module.
     name: &'static str,
-    /// Its name as a window.
+    /// The name of the measurement window.
     window: &'static str,
-    /// What it is to do.
+    /// The terms of its event.
     terms: &'static str,
     /// Pages of trace for each wakeup.
     pages: usize,
-    /// The function that its interrupt enters, in its module.
+    /// The function in its module that the interrupt enters.
     handler: &'static str,
 }
 
-/// A wakeup is due each 16 KiB of trace, and each 64 KiB: if the processor copied trace, the latter would
-/// take it longer. The clock of `pattern` writes 4 KiB at each tick; it stores nothing, as a device does
-/// not have the processor store anything.
+/// A wakeup is due every 16 KiB of trace, and for the last unit every 64 KiB. If the processor copied trace, that would take longer.
+/// `pattern` writes 4 KiB at each tick. With `dry=1` it stores nothing, because a device's DMA does not use the processor either.
 const UNITS: [Unit; 3] = [
     Unit {
         name: "pattern",
@@ -47,7 +46,7 @@ const UNITS: [Unit; 3] = [
         name: "trace_unit",
         window: "trace_unit",
         pages: 4,
-        // The pattern has no time stamps, which are the default.
+        // The pattern has no time stamps, but they are the default.
         terms: "source=1,tsc=0,rate=200",
         handler: "perf::interrupt::pci::handle::<trace_unit::Handler>",
     },
@@ -60,20 +59,20 @@ const UNITS: [Unit; 3] = [
     },
 ];
 
-/// What perf calls to begin a transaction.
+/// The function by which a transaction begins.
 const BEGIN: &str = "perf_aux_output_begin";
 
 /// Pages of the AUX area.
 const PAGES: usize = 512;
 
-/// Has each unit restarted so often between two marks; prints its name.
+/// Restarts each unit `times` times between two marks, and prints the name of the window.
 ///
 /// # Errors
 /// If a driver cannot be loaded, a function is not found, a transaction is lost, or a mark cannot be made.
 pub fn run(times: u32) -> Result<()> {
     for unit in &UNITS {
         module::load(unit.name)?;
-        // Modules are where they are as soon as they are loaded.
+        // A module's addresses are fixed once it is loaded.
         let path = "/proc/kallsyms";
         let symbols = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
         let handler = function(&symbols, unit.handler, Some(unit.name))?;
@@ -102,7 +101,7 @@ fn restarts(unit: &Unit, times: u64, [handler, begin]: [&str; 2]) -> Result<()> 
     probe.event.enable()?;
     let end = Instant::now() + PATIENCE;
     let wanted = before + times;
-    // It never sleeps: the clock of an idle guest jumps.
+    // This loop never sleeps, because the clock jumps when the guest is idle.
     while begins()? <= wanted {
         probe.read_trace(u64::MAX)?;
         probe.trace.clear();
@@ -119,14 +118,14 @@ fn restarts(unit: &Unit, times: u64, [handler, begin]: [&str; 2]) -> Result<()> 
     no_loss(&mut probe)
 }
 
-/// Refuses a full area: the handler begins no transaction there.
+/// Fails if the area was full: then the handler does not begin a transaction.
 fn no_loss(probe: &mut Probe) -> Result<()> {
     probe.read_records()?;
     ensure!(probe.truncations() == 0, "the AUX area was full");
     Ok(())
 }
 
-/// The address of a function of the kernel or of a module, as the lines of `/proc/kallsyms` have it.
+/// The address of a function of the kernel or of a module, from the text of `/proc/kallsyms`.
 fn function(symbols: &str, name: &str, module: Option<&str>) -> Result<String> {
     let mut found = symbols.lines().filter_map(|line| {
         let mut words = line.split_whitespace();

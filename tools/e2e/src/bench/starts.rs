@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How soon recorders trace all CPUs: `auxrec` and stock `perf record`, from the recorder's first instruction to that of the program that
-//! it records. By then the units of all CPUs run.
+//! Measures how soon recorders trace all CPUs: `auxrec` and stock `perf record`, from the recorder's start to the first instruction of the
+//! program that it records. By then, the units of all CPUs run.
 //!
-//! The clock is that on the wall, as a clock of instructions needs one processor: so the two take turns, and what counts is their ratio
-//! in a turn.
+//! This uses real time, because a clock that counts instructions needs a single processor. So the recorders run in turn, and the ratio of
+//! their times in each turn counts.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -21,12 +21,13 @@ use super::recorders::{OUTPUT, PMU, RECORDERS};
 use crate::module::{self, counter};
 use crate::recording::Recorder;
 
-/// The program that is recorded opens it first.
+/// A FIFO that the recorded program opens first.
 const STARTED: &str = "/tmp/started";
-/// Trace of each unit, in bytes.
+/// Bytes of trace that each unit generates.
 const LIMIT: u64 = 4096;
 
-/// Prints a line for each recorder, with µs, and one with percent of perf's time in the same turn: median, least and most.
+/// Prints a line for each recorder, in µs, and a line with auxrec's time in percent of perf's in the same turn. Each has the median, the
+/// minimum and the maximum.
 ///
 /// # Errors
 /// If a recorder fails, or does not trace all CPUs.
@@ -36,7 +37,7 @@ pub fn run() -> Result<()> {
     mknodat(CWD, STARTED, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
         .context("cannot make a pipe")?;
     let mut times = RECORDERS.map(|_| [0; TIMES]);
-    // What is read for the first time takes longer.
+    // The first start loads the programs into memory, and is not measured.
     for recorder in RECORDERS {
         start(recorder, cpus)?;
     }
@@ -56,7 +57,7 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// How long it takes until the program is executed.
+/// Measures the time until the recorded program is executed.
 fn start(recorder: &str, cpus: usize) -> Result<Duration> {
     let bytes = counter(PMU.0, "bytes")?;
     let mut command = Command::new(recorder);
@@ -77,7 +78,7 @@ fn start(recorder: &str, cpus: usize) -> Result<Duration> {
         .stderr(Stdio::null());
     let begin = Instant::now();
     let running = Recorder::spawn(&mut command)?;
-    // Opening waits for the other side.
+    // Opening a FIFO waits for the other side.
     let mut pipe = File::open(STARTED).context("cannot open a pipe")?;
     let time = begin.elapsed();
     pipe.read_to_end(&mut Vec::new())?;

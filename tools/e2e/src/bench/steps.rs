@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What it costs to trace a program instruction by instruction: with `soft_pt`, by ptrace (`steptrace`), with `record full` of gdb, and with
-//! valgrind; and how many instructions `soft_pt` interprets.
+//! Measures the cost of tracing a program instruction by instruction: with `soft_pt`, with ptrace (`steptrace`), with gdb's `record full`,
+//! and with valgrind. Also measures how many instructions `soft_pt` interprets.
 //!
-//! The program is the workload `calls`, from its exec to its end; and `soft_pt` traces programs that people have. What it costs by itself is
-//! taken off. With a filter for a function that it never calls, each step is one outside of what is to be traced.
+//! The program is the workload `calls`, from its exec to its end. `soft_pt` also traces some common programs; the time of the untraced
+//! program is subtracted. With a filter for a function that is never called, all steps are outside the filter.
 //!
-//! Also: what the driver adds to the system calls of a program that is not traced, and whether turning an event on and off becomes slower the
-//! more often it is done.
+//! Two other measurements: the overhead of the driver for system calls of an untraced program, and whether enabling and disabling an event
+//! becomes slower over time.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -29,7 +29,7 @@ use crate::soft_pt;
 use crate::soft_pt::stepped::Stepped;
 
 const PROGRAM: &[&str] = &["/bin/auxe2e", "workload", "calls"];
-/// Programs that people have: they execute some millions of instructions. Those are traced that are in the guest.
+/// Common programs that execute some millions of instructions. Programs that the guest lacks are left out.
 const PROGRAMS: [(&str, &[&str]); 5] = [
     ("static", PROGRAM),
     ("perl", &["/usr/bin/perl", "-e", PERL]),
@@ -42,8 +42,8 @@ const SQL: &str = "with recursive c(x) as (select 1 union all select x + 1 from 
 const PYTHON: &str = "print(sorted({str(n * n % 997): n for n in range(2000)}.items())[:3])";
 const LATE: [&str; 5] = ["-f", "1", "/bin/auxe2e", "workload", "late"];
 const GDB: &str = "/usr/bin/gdb";
-/// Other programs that execute each instruction of a program: the name of the figure, and the command. valgrind's tool `none` records nothing.
-/// Its tool `lackey` writes the address of each executed block. `qemu-x86_64` emulates single programs.
+/// Other programs that execute each instruction of a program: the name of the figure, and the command. valgrind's tool `none` records
+/// nothing. Its tool `lackey` writes the address of each executed block. `qemu-x86_64` emulates single programs.
 const RIVALS: [(&str, &[&str]); 3] = [
     (
         "valgrind.none",
@@ -62,10 +62,10 @@ const RIVALS: [(&str, &[&str]); 3] = [
     ("qemu-user", &["/bin/qemu-x86_64"]),
 ];
 
-/// Prints the figures: a name, instructions, time in ns.
+/// Prints the figures: name, instructions, and time in ns.
 pub fn run() -> Result<()> {
     calls()?;
-    // The first run reads the program into memory.
+    // The first run loads the program into memory.
     alone()?;
     println!("steps alone 0 {}", alone()?);
     let (count, trace, time) = traced(PROGRAM, None)?;
@@ -105,8 +105,8 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// Prints how many of a program's instructions are interpreted. Writes a file of those that are stepped: a line has the reason, how many
-/// steps, how many instructions these count, and the text.
+/// Prints how many of a program's instructions are interpreted. Writes a file about the stepped instructions. Each line has the reason, the
+/// number of steps, the number of instructions in them, and the bytes of the instruction.
 fn interpreted(name: &str, program: &[&str]) -> Result<()> {
     let mut seen = BTreeMap::<_, (u64, u64)>::new();
     let stepped = Stepped::run(waiting(program)?, |step| {
@@ -134,12 +134,12 @@ fn interpreted(name: &str, program: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A shell that waits, and becomes the program when its input ends.
+/// Starts a shell that waits, and executes the program when its input is closed.
 pub fn waiting(program: &[&str]) -> Result<Child> {
     let child = shell(program)?;
     let path = format!("/proc/{}/stat", child.id());
 
-    // spawn() returns while it is still being executed, which would be the exec that turns an event on.
+    // spawn() may return before the shell's own exec is complete. That exec would enable the event.
     while !fs::read_to_string(&path)
         .with_context(|| format!("cannot read {path}"))?
         .contains("(busybox) S ")
@@ -159,7 +159,7 @@ fn shell(program: &[&str]) -> Result<Child> {
         .context("cannot start a shell")
 }
 
-/// The time from the end of its input to its end.
+/// Closes the input. Returns the time until the program has ended.
 fn ends(mut child: Child) -> Result<u128> {
     let start = Instant::now();
 
@@ -173,7 +173,7 @@ fn alone() -> Result<u128> {
     ends(waiting(PROGRAM)?)
 }
 
-/// What a system call takes that does next to nothing, at best.
+/// The shortest time of a system call that does almost nothing.
 fn call() -> u128 {
     const TIMES: u32 = 200;
     let each = |_| {
@@ -183,11 +183,11 @@ fn call() -> u128 {
         }
         start.elapsed().as_nanos() / u128::from(TIMES)
     };
-    // An interrupt may come in between.
+    // An interrupt may come in between, so the minimum counts.
     (0..20).map(each).min().unwrap_or(0)
 }
 
-/// Prints what system calls take: without the driver, with it, and while another task is traced.
+/// Prints the time of a system call: without the driver, with it, while another task is traced, and afterwards.
 fn calls() -> Result<()> {
     module::unload("soft_pt")?;
     println!("steps call absent {}", call());
@@ -209,9 +209,9 @@ fn calls() -> Result<()> {
     Ok(())
 }
 
-/// Prints the longest wakeup delay of a real-time task while a program has its CPU: an untraced program, and a traced one.
+/// Prints the longest wakeup delay of a real-time task while an untraced program and then a traced one uses its CPU.
 fn delays() -> Result<()> {
-    // The interpreter executes its whole loop.
+    // `soft_pt` interprets the whole loop.
     let spin = || waiting(&["/bin/busybox", "sh", "-c", "while :; do :; done"]);
     let late = |name: &str, mut child: Child| -> Result<()> {
         drop(child.stdin.take());
@@ -234,7 +234,7 @@ fn delays() -> Result<()> {
     Ok(())
 }
 
-/// Instructions, bytes of trace, time.
+/// Traces a program. Returns the number of instructions, the bytes of trace, and the time.
 fn traced(program: &[&str], filter: Option<&str>) -> Result<(u64, u64, u128)> {
     let child = waiting(program)?;
     let mut attr = soft_pt::traced()?;
@@ -267,7 +267,7 @@ fn stepped() -> Result<(u64, u128)> {
     Ok((number(&said, "steptrace: ", " instructions")?, time))
 }
 
-/// From the first call to the return of the function that calls: without AVX, which gdb does not know.
+/// Measures gdb from the call of `caller` to its return. This code has no AVX instructions, which gdb does not support.
 fn recorded() -> Result<(u64, u128)> {
     let gdb = |commands: &[&str]| -> Result<(String, u128)> {
         let start = Instant::now();
@@ -305,8 +305,7 @@ fn number(said: &str, before: &str, after: &str) -> Result<u64> {
         .with_context(|| format!("no number between `{before}` and `{after}`: {said}"))
 }
 
-/// Prints how much memory the kernel has while a program is traced for a long time: what it has in slabs, and what is available,
-/// in KiB, each second.
+/// Traces a program for a long time. Prints each second how much memory the kernel has in slabs, and how much is available, in KiB.
 pub fn memory(seconds: u64) -> Result<()> {
     let mut child = Command::new(PROGRAM[0])
         .args(["workload", "spin", "--ms", "600000"])
@@ -347,7 +346,7 @@ pub fn memory(seconds: u64) -> Result<()> {
     Ok(())
 }
 
-/// A line of /proc/meminfo.
+/// The number in a line of /proc/meminfo.
 fn meminfo(name: &str) -> Result<u64> {
     let mut text = String::new();
     fs::File::open("/proc/meminfo")?.read_to_string(&mut text)?;

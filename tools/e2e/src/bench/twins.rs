@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Our drivers beside the same in C, and both beside perf's dummy event, whose PMU does nothing.
+//! Compares our drivers with their counterparts in C, and both with perf's dummy event, whose PMU does nothing.
 
 use std::process::Command;
 use std::sync::Barrier;
@@ -15,7 +15,7 @@ use crate::bench::{commit, period, toggle};
 use crate::module;
 use crate::workload::pin;
 
-/// The drivers: PMU, module, and the config word of an event that never ticks.
+/// PMU, module, and the `config` of an event whose unit never ticks.
 const DRIVERS: [(&str, &str, u64); 4] = [
     ("minimal", "pmu_minimal", MINIMAL_IDLE),
     ("c_minimal", "c_minimal", MINIMAL_IDLE),
@@ -30,9 +30,9 @@ const PATTERN_IDLE: u64 = 0xff << 40 | 0xffff << 24 | 1;
 
 /// Pages of each AUX area.
 const PAGES: usize = 16;
-/// Calls before those that are measured: they fill caches and resolve static calls.
+/// Calls before the measured ones, which fill caches and resolve static calls.
 const WARM_UP: u32 = 10;
-/// So often a commit with data is measured, each time of a new event.
+/// How often a commit with data is measured, each time with a new event.
 const COMMITS: usize = 9;
 const COMMIT_LEN: u64 = 32 * 1024;
 
@@ -51,7 +51,7 @@ fn idle(pmu: &str, config: u64) -> Result<Attr> {
     })
 }
 
-/// Prints a line for each driver and call: ns, which are instructions where the clock counts them.
+/// Prints a line for each driver and call: the time in ns, which is the number of instructions if the clock counts them.
 ///
 /// # Errors
 /// If a driver cannot be loaded, or an event not be opened.
@@ -66,7 +66,7 @@ pub fn run(times: u32) -> Result<()> {
         calls(pmu, &victim.event, times)?;
     }
     for (pmu, ..) in DRIVERS.iter().filter(|(pmu, ..)| pmu.ends_with("pattern")) {
-        // What else the kernel does in a call only adds to it.
+        // Other work of the kernel during a call only adds to its time, so the minimum counts.
         let mut least = u64::MAX;
         for _ in 0..COMMITS {
             least = least.min(commit(pmu, "", PAGES, COMMIT_LEN, COMMIT_LEN)?);
@@ -85,7 +85,7 @@ fn calls(name: &str, event: &Event, times: u32) -> Result<()> {
     Ok(())
 }
 
-/// What each CPU does in a window.
+/// The work of each CPU in a window.
 #[derive(Clone, Copy)]
 enum Work {
     /// `stop()` and `start()`, with nothing to commit.
@@ -102,8 +102,8 @@ const WORK: [(Work, &str); 3] = [
     (Work::Trace, "trace"),
 ];
 
-/// Has each CPU run transactions of each driver on an event of its own, between two marks for the plugin of `tools/bench`; prints the name
-/// of each window.
+/// Runs transactions of each driver on all CPUs at once, with an event for each CPU, between two marks for the plugin of `tools/bench`.
+/// Prints the name of each window.
 ///
 /// # Errors
 /// If a driver cannot be loaded, an event not be opened, or a mark not be made.
@@ -148,7 +148,7 @@ impl Subject {
 
 fn window(work: Work, times: u32, open: impl Fn(i32) -> Result<Subject> + Sync) -> Result<()> {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
-    // All are in step, whatever fails: before and behind each of the two marks.
+    // The threads stay in step even if a call fails: they meet before and after each of the two marks.
     let [opened, begun, done, marked] = [(); 4].map(|()| Barrier::new(cpus + 1));
     let on_cpu = |cpu: usize| -> Result<()> {
         let subject = pin(cpu).and_then(|()| {
@@ -202,7 +202,7 @@ fn rounds(work: Work, times: u32, subject: &Subject) -> Result<()> {
             }
         }
         (Work::Trace, Subject::Driver(victim)) => {
-            // A round is 2 ms.
+            // A round takes 2 ms.
             for _ in 0..times.div_ceil(100) {
                 victim.traces()?;
             }
@@ -215,7 +215,7 @@ fn rounds(work: Work, times: u32, subject: &Subject) -> Result<()> {
 /// Makes a mark for the plugin.
 ///
 /// # Errors
-/// If it cannot.
+/// If the program `mark` fails.
 pub fn mark(arguments: &[&str]) -> Result<()> {
     let status = Command::new("mark").args(arguments).status();
     let status = status.context("cannot run mark")?;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What sets the recorder apart from stock perf, seen of both on the same driver.
+//! Differences between the recorder and stock perf, tested with both on the same driver.
 //!
-//! `make figures` writes what the cases say into `Documentation/recorder-and-perf.md`. A case also fails when perf does better than
-//! it expects.
+//! `make coverage` writes the results into `Documentation/recorder-and-perf.md`. A case also fails if perf does better than it expects.
 
 mod files;
 mod loss;
@@ -53,7 +52,7 @@ const fn case(name: &'static str, run: fn() -> Result<String>) -> Case {
     Case { name, run }
 }
 
-/// A recorder.
+/// One of the two recorders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tool {
     /// `perf record`.
@@ -65,7 +64,7 @@ pub enum Tool {
 use Tool::{Auxrec, Perf};
 
 impl Tool {
-    /// Its program.
+    /// The name of its program.
     pub fn name(self) -> &'static str {
         match self {
             Perf => "perf",
@@ -73,31 +72,31 @@ impl Tool {
         }
     }
 
-    /// Where it may record to.
+    /// A file for its recording.
     pub fn file(self) -> TraceFile {
         TraceFile::new(&format!("row-{}", self.name()))
     }
 
-    /// Starts it on the driver under the name `intel_pt`.
+    /// Starts it on `pattern`, under the name `intel_pt`.
     fn start(self, file: &TraceFile, arguments: &[&str]) -> Result<Recorder> {
         if !Path::new("/sys/bus/event_source/devices/intel_pt").exists() {
             module::alias(1)?;
         }
         let mut all: Vec<String> = Vec::new();
         if self == Perf {
-            // Build-ids of programs have nothing to do with it, and take long.
+            // Build IDs are not compared, and perf needs much time to collect them.
             all.extend(["-N", "-B"].map(String::from));
         }
         all.extend(arguments.iter().map(ToString::to_string));
         Recorder::of(self.name(), file.path(), &all)
     }
 
-    /// Has it record to its end.
+    /// Records until the recorder ends.
     pub fn record(self, file: &TraceFile, arguments: &[&str]) -> Result<Ended> {
         self.start(file, arguments)?.wait(Reader::KeepsUp)
     }
 
-    /// The same, and it must succeed and have trace.
+    /// Does the same. The recorder must succeed, and the file must have trace.
     fn records(self, arguments: &[&str]) -> Result<u64> {
         let file = self.file();
         let ended = self.record(&file, arguments)?;
@@ -113,12 +112,12 @@ impl Tool {
     }
 }
 
-/// What was seen of both, as the table in the document takes it.
+/// Formats both results for the table in the document.
 fn both(perf: &str, auxrec: &str) -> String {
     format!("perf: {perf} | auxrec: {auxrec}")
 }
 
-/// The same, in the order in which they were run.
+/// Formats the results of perf and auxrec, in this order.
 fn of_each(seen: &[String]) -> Result<String> {
     match seen {
         [perf, auxrec] => Ok(both(perf, auxrec)),
@@ -126,7 +125,8 @@ fn of_each(seen: &[String]) -> Result<String> {
     }
 }
 
-/// How many pieces of trace perf finds in a file, unless it cannot read it; without its decoder, for which this is no trace.
+/// The number of pieces of trace that perf finds in a file, or `None` if perf cannot read it. perf's decoder is off, because it does not
+/// know this trace.
 fn perf_reads(file: &Path) -> Result<Option<usize>> {
     let output = Command::new("perf")
         .args(["script", "-D", "--no-itrace", "-i"])
@@ -139,5 +139,5 @@ fn perf_reads(file: &Path) -> Result<Option<usize>> {
 
 const CPU: [&str; 6] = ["-e", "intel_pt/rate=2048/", "-C", "1", "-m", "64,64"];
 
-/// A command that sleeps for a while.
+/// A command that sleeps for two seconds.
 const SLEEP: [&str; 6] = ["--", "auxe2e", "workload", "sleep", "--ms", "2000"];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `auxrec doctor` and `auxrec list` predict what recording does, whatever the limits are.
+//! `auxrec doctor` and `auxrec list` must predict correctly whether recording works, under any limits.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -16,18 +16,18 @@ use crate::events::siblings::Setting;
 use crate::module;
 use crate::recording::TraceFile;
 
-/// A process that records.
+/// The user, limits and filters of a process that records.
 struct Who {
     user: u32,
     paranoid: &'static str,
     mlock_kb: &'static str,
-    /// Limits that a shell sets before.
+    /// A shell command that sets limits first.
     limits: &'static str,
-    /// What perf_event_open() fails with, by a seccomp filter.
+    /// The error that a seccomp filter makes perf_event_open() return.
     filter: Option<Errno>,
-    /// Whether it can record anything.
+    /// Whether the process can record anything.
     works: bool,
-    /// Findings that it must have.
+    /// Findings that `auxrec doctor` must report.
     finds: &'static [&'static str],
 }
 
@@ -42,14 +42,14 @@ const FREE: Who = Who {
     finds: &[],
 };
 
-/// As containers are.
+/// A seccomp filter, as containers have it.
 const FILTERED: Who = Who {
     works: false,
     finds: &["perf_event_open"],
     ..FREE
 };
 
-/// Debian's kernel refuses all from level 3 on.
+/// Debian's kernel refuses all events from level 3 on.
 const ALL: [Who; 13] = [
     Who {
         user: 0,
@@ -90,7 +90,7 @@ const ALL: [Who; 13] = [
         filter: Some(Errno::NOSYS),
         ..FILTERED
     },
-    // The rings of all CPUs do not fit, and those of one do not either.
+    // Neither the rings of all CPUs nor those of one CPU fit into the limit.
     Who {
         paranoid: "1",
         mlock_kb: "4",
@@ -106,7 +106,7 @@ const ALL: [Who; 13] = [
         ..FREE
     },
     Who {
-        // The hard limit, too, may be raised.
+        // Root may also raise the hard limit.
         user: 0,
         limits: "ulimit -n 20",
         ..FREE
@@ -142,7 +142,7 @@ impl Who {
             .context("cannot start auxrec")
     }
 
-    /// Records in the way that `doctor` shows; what it says if that fails.
+    /// Records with the arguments that `doctor` shows. If that fails, returns the message.
     fn record(&self, arguments: &str) -> Result<Option<String>> {
         const WORKLOAD: [&str; 5] = ["auxe2e", "workload", "spin", "--ms", "20"];
         let file = TraceFile::new("doctor");
@@ -157,7 +157,7 @@ impl Who {
         all.extend(WORKLOAD);
         let output = self.run(&all)?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        // 3: a small ring was full once, as happens on a slow machine.
+        // Exit status 3 reports a loss: a small ring may get full on a slow machine.
         Ok((!matches!(output.status.code(), Some(0 | 3))).then_some(said))
     }
 
@@ -187,8 +187,8 @@ impl Who {
                     predicted.is_some() == refused.is_some(),
                     "{arguments}: doctor says {predicted:?}, recording {refused:?}"
                 );
-                // Of the sentence its end: the number of the thread is another. A recording may meet the limit of files before it opens an
-                // event.
+                // Only the ends of the messages are compared, because they contain different thread numbers. A recording may reach the
+                // limit of open files before it opens an event.
                 if let (Some(predicted), Some(said)) = (predicted, refused) {
                     let tail = predicted.rsplit(": ").next().unwrap_or(predicted);
                     ensure!(
@@ -260,7 +260,7 @@ pub struct Filtered {
     command: Vec<OsString>,
 }
 
-/// Becomes that program.
+/// Applies the filter, and executes the program.
 pub fn filtered(asked: &Filtered) -> Result<ExitCode> {
     let filter = SeccompFilter::new(
         [(libc::SYS_perf_event_open, Vec::new())].into(),

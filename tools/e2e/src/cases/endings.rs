@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How a recording ends: by a signal, with what it records, at a size, on a full disk, killed.
+//! The ways in which a recording ends: by a signal, with its target, at a maximum size, on a full disk, or by SIGKILL.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,7 +17,7 @@ use crate::recording::{
 };
 use crate::wait::PATIENCE;
 
-/// Starts a recorder without an end, and waits until there are `bytes` of trace in its file.
+/// Starts a recorder that records until it is stopped, and waits until its file has `bytes` bytes of trace.
 pub(super) fn until(file: &TraceFile, arguments: &[String], bytes: u64) -> Result<Recorder> {
     let recorder = Recorder::start(file.path(), arguments)?;
     if let Err(error) = wait_for_trace(file.path(), bytes) {
@@ -28,7 +28,7 @@ pub(super) fn until(file: &TraceFile, arguments: &[String], bytes: u64) -> Resul
     Ok(recorder)
 }
 
-/// A recording that went well: every byte is right, or reported lost, and nothing is left in use.
+/// Checks a recording: every byte must be right or reported as lost, and no reference to the driver may be left.
 fn whole(ended: &Ended, file: &TraceFile) -> Result<Seen> {
     let seen = Seen::of(file)?;
     accounted(ended, &seen)?;
@@ -46,7 +46,7 @@ pub(super) fn attach(name: &str) -> Result<String> {
     arguments.extend(["-p".into(), target.id().to_string()]);
 
     let recorded = until(&file, &arguments, 10 * 16 * PAGE).and_then(|recorder| {
-        // The recording ends with what it records.
+        // The recording ends with its target.
         target.kill()?;
         recorder.wait(Reader::KeepsUp)
     });
@@ -67,7 +67,7 @@ pub(super) fn interrupted(name: &str) -> Result<String> {
     Ok(whole(&ended, &file)?.to_string())
 }
 
-/// A recording that ends by itself when its file is large enough, and not much later.
+/// The recorder must stop when its file has reached the maximum size, and not much later.
 pub(super) fn max_size(name: &str) -> Result<String> {
     const SIZE: u64 = 1 << 20;
     let mut out = String::new();
@@ -87,7 +87,7 @@ pub(super) fn max_size(name: &str) -> Result<String> {
             ended.errors
         );
         let len = std::fs::metadata(file.path())?.len();
-        // What the two rings hold comes after it.
+        // The recorder still writes the content of the two rings after that.
         ensure!(
             (SIZE..SIZE + 3 * 64 * PAGE).contains(&len),
             "the file has {len} bytes: {seen}"
@@ -97,7 +97,7 @@ pub(super) fn max_size(name: &str) -> Result<String> {
     Ok(out)
 }
 
-/// A disk that is full: the recording ends with a sentence, and the file has what found room, with every byte accounted for.
+/// On a full disk, the recorder must end with an error message. The file has the trace that fitted, and every byte is accounted for.
 pub(super) fn full_disk(name: &str) -> Result<String> {
     let mut out = String::new();
     for threads in ["1", "2"] {
@@ -124,7 +124,7 @@ pub(super) fn full_disk(name: &str) -> Result<String> {
     Ok(out)
 }
 
-/// Killed at moments of no choice; what it has written is a recording after `recover`, with every byte right.
+/// Kills the recorder at random moments. After `recover`, its file must be a valid recording, in which every byte is right.
 pub(super) fn killed(name: &str) -> Result<String> {
     const TIMES: u64 = 40;
     let mut random = random();
@@ -134,13 +134,13 @@ pub(super) fn killed(name: &str) -> Result<String> {
         let mut arguments = event("rate=8192", 16);
         arguments.push("-a".into());
 
-        // Somewhere in the middle of what it does, and of the first wraps.
+        // At a random point of the recorder's work and of the first wraps.
         let recorder = until(&file, &arguments, 4 * PAGE + random(30 * PAGE))?;
         thread::sleep(Duration::from_micros(random(16_000)));
         recorder.kill()?;
         released()?;
         let there = std::fs::metadata(file.path())?.len();
-        // The command is tried now and then; to start it takes longer than all else.
+        // The command itself is tested in every tenth round only, because starting it takes long.
         let seen = if time % 10 == 0 {
             said(auxrec(["recover"]).arg(file.path()))?;
             std::fs::rename(auxview::recover::beside(file.path()), file.path())?;
@@ -150,8 +150,7 @@ pub(super) fn killed(name: &str) -> Result<String> {
             Seen::read(&[file.path().to_owned()])?.0
         };
         seen.is_right().with_context(|| format!("kill {time}"))?;
-        // All trace that was in the file, but for a piece that was cut. The load of the machine decides how many other
-        // records there are.
+        // All trace of the file must be recovered, except a piece that was cut. The number of other records depends on the machine's load.
         let others = records(file.path())?;
         ensure!(
             seen.content.recorded + others + 40_000 > there,
@@ -172,7 +171,7 @@ fn records(path: &Path) -> Result<u64> {
     Ok(sum)
 }
 
-/// A unit that falls silent after a number of bytes, all of which arrive. The area has room for them.
+/// A unit stops generating after a number of bytes, and all of them must be recorded. The area has space for them.
 pub(super) fn exact(name: &str) -> Result<String> {
     const LIMIT: u64 = 3 << 19;
     let end = Instant::now() + PATIENCE;
@@ -181,7 +180,7 @@ pub(super) fn exact(name: &str) -> Result<String> {
         let mut arguments = event(&format!("rate=2048,limit={LIMIT}"), 512);
         arguments.extend(["-C".into(), "1".into()]);
 
-        // The last bytes come with the commit at the end.
+        // The commit at the end brings the last bytes.
         let recorder = until(&file, &arguments, LIMIT / 2)?;
         thread::sleep(Duration::from_millis(1000));
         recorder.signal(Signal::INT)?;
@@ -195,7 +194,7 @@ pub(super) fn exact(name: &str) -> Result<String> {
             "exit status {}, {seen}",
             ended.status
         );
-        // The unit, too, may have got little time.
+        // The unit may have got too little time to reach its limit.
         if content.generated == LIMIT {
             return Ok(seen.to_string());
         }

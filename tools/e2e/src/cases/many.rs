@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Cases for a guest with many CPUs, each of which needs a file for each event.
+//! Cases for a guest with many CPUs. Each CPU needs a file descriptor for each event.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
@@ -15,7 +15,7 @@ use crate::events::siblings::Setting;
 use crate::module;
 use crate::recording::TraceFile;
 
-/// A case: its name, and what it does.
+/// A case: its name, and its code.
 type Case = (&'static str, fn() -> Result<String>);
 
 /// The cases.
@@ -25,9 +25,9 @@ pub const ALL: [Case; 3] = [
     ("many CPUs: a hard limit of open files is named", named),
 ];
 
-/// CPUs of the guest, at least.
+/// The guest must have this many CPUs, at least.
 const CPUS: usize = 64;
-/// Fewer than the events below have on all CPUs.
+/// A limit of open files that is too low for the events below on all CPUs.
 const FILES: usize = 256;
 const EVENTS: &str = "{pattern/rate=64/,cpu-clock/freq=10/},context-switches,page-faults";
 
@@ -35,7 +35,7 @@ fn all() -> Result<String> {
     ready()?;
     Trace {
         terms: "rate=64",
-        // 64 CPUs share those of the machine: each may stand still for seconds.
+        // The 64 CPUs share those of the machine: each may wait for seconds.
         ring: 64,
         wraps: 1,
         target: &["-a"],
@@ -53,7 +53,7 @@ fn ready() -> Result<()> {
     module::load_all()
 }
 
-/// Records all CPUs with this limit.
+/// Records all CPUs under this limit.
 fn record(file: &TraceFile, limit: &str, user: u32) -> Result<Output> {
     let _paranoid = Setting::change("/proc/sys/kernel/perf_event_paranoid", "-1")?;
     let script = format!("{limit}; exec auxrec record -o $0 -a -m 4,4 -e '{EVENTS}' -- sleep 1");
@@ -67,12 +67,12 @@ fn record(file: &TraceFile, limit: &str, user: u32) -> Result<Output> {
         .context("cannot start auxrec")
 }
 
-/// The recorder may raise it as far as the hard limit.
+/// The recorder raises the soft limit, at most to the hard limit.
 fn raised() -> Result<String> {
     ready()?;
     let file = TraceFile::new("many");
     let output = record(&file, &format!("ulimit -Sn {FILES}"), 0)?;
-    // 3: a small ring was full once.
+    // Exit status 3 reports a loss: a small ring may get full.
     ensure!(
         matches!(output.status.code(), Some(0 | 3)),
         "{}: {}",
@@ -88,7 +88,7 @@ fn raised() -> Result<String> {
     Ok(format!("{with_trace} rings with trace"))
 }
 
-/// Nothing is opened before.
+/// The recorder must name the limit before it opens events.
 fn named() -> Result<String> {
     const USER: u32 = 65534;
 

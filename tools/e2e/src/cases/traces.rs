@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Recordings of `pattern`, and what must come of them.
+//! Recordings of `pattern`, and the results that they must have.
 
 use anyhow::{ensure, Context, Result};
 
@@ -8,32 +8,32 @@ use super::{event, released, Seen, PAGE};
 use crate::module;
 use crate::recording::{Reader, Recorder, TraceFile};
 
-/// How much is traced, and what must come of it.
+/// How a recording is made, and the results that it must have.
 pub(super) struct Trace {
     /// Terms of the event.
     pub(super) terms: &'static str,
     /// Pages of the AUX ring.
     pub(super) ring: u64,
-    /// What is traced: arguments of the recorder.
+    /// The target, as arguments of the recorder.
     pub(super) target: &'static [&'static str],
     pub(super) workload: &'static str,
     pub(super) reader: Reader,
-    /// Whether the ring is mapped read-only, to be overwritten.
+    /// Whether the ring is mapped read-only, for overwrite mode.
     pub(super) overwrite: bool,
-    /// How often the rings must have gone round at least, all CPUs together.
+    /// How often the rings must wrap at least, as a sum over all CPUs.
     pub(super) wraps: u64,
-    /// Whether the rings must have been full.
+    /// Whether the rings must get full.
     pub(super) full: bool,
-    /// How many CPUs must have trace at least.
+    /// How many CPUs must have trace, at least.
     pub(super) cpus: usize,
-    /// How many streams there must be at least.
+    /// How many streams the trace must have, at least.
     pub(super) streams: usize,
 }
 
-/// What most traces have in common.
+/// The settings that most recordings have in common.
 ///
-/// A ring holds 128 ms of trace: a guest may be without a processor for a while when the machine has other work, and a
-/// reader that keeps up must not be blamed for that.
+/// A ring holds 128 ms of trace. A busy machine may withhold the processor from the guest for a while, and that must not fail a reader that
+/// keeps up.
 pub(super) const TRACE: Trace = Trace {
     terms: "rate=512",
     ring: 16,
@@ -48,7 +48,7 @@ pub(super) const TRACE: Trace = Trace {
 };
 
 impl Trace {
-    /// Records, with a slower unit if a reader that should keep up did not: the machine had other work.
+    /// Makes the recording. If the ring got full although the reader should keep up, tries again with a slower unit: the machine was busy.
     pub(super) fn run(&self, name: &str) -> Result<String> {
         let mut terms = self.terms.to_owned();
         loop {
@@ -64,7 +64,7 @@ impl Trace {
     /// Records until the file has enough trace.
     fn record(&self, name: &str, terms: &str) -> Result<Seen> {
         let file = TraceFile::new(name);
-        // A kernel that looks at each access leaves a reader less time.
+        // The debug kernel checks each memory access, which leaves the reader less time.
         let (ring, wraps) = match module::is_debug_kernel() && !self.full {
             true => (4 * self.ring, self.wraps / 4),
             false => (self.ring, self.wraps),
@@ -77,11 +77,11 @@ impl Trace {
         arguments.push("--".into());
         arguments.extend(["auxe2e", "workload", self.workload].map(String::from));
         if self.overwrite {
-            // The file is written at the end only: what the rings hold then.
+            // In overwrite mode, the recorder writes the rings to the file only at the end.
             arguments.extend(["--ms".into(), "900".into()]);
         } else {
             let cpus = u64::try_from(self.cpus)?;
-            // Each ring may be on its way to the next wrap.
+            // Each ring may be in the middle of its next wrap.
             let bytes = (wraps + 1) * ring * PAGE * cpus;
             arguments.extend([
                 "--trace".into(),
@@ -140,7 +140,7 @@ impl Trace {
     }
 }
 
-/// The terms with a quarter of the rate, which stands first. [`None`] if that is too slow to be waited for.
+/// The terms with a quarter of the rate, which must be the first term. [`None`] if the test would take too long with it.
 fn slower(terms: &str) -> Option<String> {
     let (rate, rest) = match terms.split_once(',') {
         Some((rate, rest)) => (rate, format!(",{rest}")),

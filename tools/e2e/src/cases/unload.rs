@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Modules that are unloaded and loaded again.
+//! Modules are unloaded and loaded again.
 
 use std::fmt::Write;
 

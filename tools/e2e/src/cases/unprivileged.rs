@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The recorder's sentences about the limits of perf, for a user without capabilities; also in a rootless container.
+//! The recorder's messages about perf's limits, for a user without capabilities. The user may be in a rootless container.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -10,7 +10,7 @@ use anyhow::{ensure, Context, Result};
 use super::released;
 use crate::recording::TraceFile;
 
-/// Each sentence says which limit bites, its value, and how to raise it.
+/// Each message must name the limit, its value, and how to raise it.
 pub(super) fn unprivileged(_name: &str) -> Result<String> {
     const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
     const NOBODY: u32 = 65534;
@@ -66,10 +66,10 @@ pub(super) fn unprivileged(_name: &str) -> Result<String> {
                 );
             }
         }
-        // And what is within the limits works, or is made to be.
+        // Recordings within the limits must work. With `--shrink`, larger rings must work, too.
         for (arguments, smaller) in [(&small, false), (&shrunk, true)] {
             let (status, errors) = ask(by, "1", arguments)?;
-            // 3: a small ring was full once, as happens on a slow machine; the recorder reports the loss.
+            // Exit status 3 reports a loss: a small ring may get full on a slow machine.
             ensure!(
                 matches!(status, 0 | 3) && errors.contains("the rings are made smaller") == smaller,
                 "{by:?} {arguments:?}, within the limits: exit status {status}: {errors}"
@@ -96,5 +96,5 @@ pub(super) fn unprivileged(_name: &str) -> Result<String> {
     ))
 }
 
-/// What a rootless container does: in it the user has all capabilities, and none of them counts for perf.
+/// Enters a user namespace, like a rootless container. The user has all capabilities in it, but perf does not accept them.
 const CONTAINED: &[&str] = &["busybox", "unshare", "-U", "-r"];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A sink that the events of all CPUs share, of which the last user copies: the driver `shared_sink`.
+//! A sink that the events of all CPUs share: the driver `shared_sink`. The last event that stops copies the trace.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -22,7 +22,7 @@ pub const ALL: [Attack; 3] = [
 
 const NAME: &str = "shared_sink";
 
-/// Length of a frame.
+/// Length of a frame, in bytes.
 const FRAME: u64 = 8;
 
 /// Pages of an AUX area.
@@ -40,14 +40,14 @@ fn attr() -> Result<Attr> {
     })
 }
 
-/// An event on each of two CPUs.
+/// Opens an event on each of the two CPUs.
 fn open() -> Result<[Probe; 2]> {
     let attr = attr()?;
     let open = |cpu| Probe::open(&attr, -1, cpu, PAGES, false);
     Ok([open(0)?, open(1)?])
 }
 
-/// Reads what is there.
+/// Reads all records and all trace.
 fn read(probe: &mut Probe) -> Result<()> {
     probe.read_records()?;
     probe.read_trace(u64::MAX)?;
@@ -60,8 +60,8 @@ fn lost() -> Result<u64> {
     names.into_iter().map(|name| counter(NAME, name)).sum()
 }
 
-/// Each byte that the sources have counted is in an AUX area or is counted as lost. The frames of a source are in order in
-/// each area, and in one only; how many there are of each source.
+/// Each byte that the sources have counted must be in an AUX area or be counted as lost. The frames of a source must be in order in each
+/// area, and each frame must be in one area only. Returns the number of frames of each source.
 fn accounted(probes: &[Probe], lost: u64) -> Result<BTreeMap<u64, usize>> {
     let (mut counted, mut there) = (0, 0);
     let mut all: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
@@ -104,7 +104,7 @@ fn rising(numbers: &[u64]) -> bool {
     numbers.windows(2).all(|pair| pair[0] < pair[1])
 }
 
-/// Whichever stops last.
+/// The event that stops last gets the trace, whichever it is.
 fn last() -> Result<String> {
     module::with(NAME, || {
         const TIMES: usize = 10;
@@ -118,7 +118,7 @@ fn last() -> Result<String> {
                 counts.push(probe.generated()?);
                 probe.event.enable()?;
             }
-            // Frames of both.
+            // Both sources must generate frames.
             for (probe, before) in probes.iter_mut().zip(counts) {
                 probe.until("frames", |probe| Ok(probe.generated()? > before))?;
             }
@@ -165,7 +165,7 @@ fn at_once() -> Result<String> {
                 .into_iter()
                 .try_for_each(|thread| thread.join().map_err(|_| anyhow::anyhow!("panicked"))?)
         })?;
-        // The other's last stop may have been later.
+        // The other CPU's last stop may have been later than the last read here.
         probes.iter_mut().try_for_each(read)?;
         let lost = lost()? - before.0;
         let frames = accounted(&probes, lost)?;
@@ -181,7 +181,7 @@ fn at_once() -> Result<String> {
     })
 }
 
-/// perf redirects an event to the ring buffer of the same CPU only: so each source has an AUX area.
+/// perf redirects an event only to a ring of the same CPU. So each source has its own AUX area.
 fn one_ring() -> Result<String> {
     module::with(NAME, || {
         let attr = attr()?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The trace unit that QEMU has from a plugin, with the driver `trace_unit`: DMA into AUX pages through a table of regions,
-//! an interrupt for each CPU.
+//! The trace unit that a plugin adds to QEMU, with the driver `trace_unit`. It writes by DMA to AUX pages through a table of regions, and
+//! has an interrupt for each CPU.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -70,7 +70,7 @@ pub const ALL: [Attack; 14] = [
     }),
 ];
 
-/// All of them, and the rows of the matrix.
+/// All cases, and the rows of faults and of the matrix.
 pub fn all() -> Vec<Named> {
     with_faults(faults::rows())
 }
@@ -81,7 +81,7 @@ fn with_faults(faults: Vec<Named>) -> Vec<Named> {
     cases.chain(faults).chain(rows::rows()).collect()
 }
 
-/// The same for a guest where an IOMMU translates what the units read and write.
+/// The cases for a guest where an IOMMU translates the units' DMA.
 pub fn translated() -> Vec<Named> {
     let named = |(name, run): Named| -> Named {
         let name = name.replace("trace unit:", "trace unit, IOMMU:");
@@ -95,7 +95,7 @@ const MODULE: &str = "trace_unit";
 const DRIVER: &str = "/sys/bus/pci/drivers/trace_unit";
 const PMU: &str = "/sys/bus/event_source/devices/trace_unit";
 
-/// Of a ring.
+/// Pages of a ring.
 const PAGES: usize = 8;
 /// Bytes of a packet.
 const PACKET: u64 = 256;
@@ -107,13 +107,13 @@ fn with<T>(what: impl FnOnce() -> Result<T>) -> Result<T> {
     })
 }
 
-/// 1024 bytes in so many microseconds.
+/// Attributes of an event that generates 1024 bytes every `rate` microseconds.
 fn attr(rate: u64) -> Result<Attr> {
     let path = format!("{PMU}/type");
     let kind = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     Ok(Attr {
         kind: kind.trim().parse().context("a PMU's type is no number")?,
-        // The pattern.
+        // Selects the pattern as source.
         config1: 1 << 32 | rate,
         read_format: Read::FORMAT,
         flags: Flags::DISABLED,
@@ -125,7 +125,7 @@ fn open(cpu: i32, rate: u64, overwrite: bool) -> Result<Probe> {
     Probe::open(&attr(rate)?, -1, cpu, PAGES, overwrite)
 }
 
-/// Whole packets of the stream of `cpu`, of which each byte is right; how many bytes are missing between them.
+/// Checks that the trace consists of whole, correct packets of the stream of `cpu`. Returns how many bytes are missing between them.
 fn verify(trace: &[u8], cpu: u16) -> Result<u64> {
     let streams = follow(trace)?;
     ensure!(
@@ -136,7 +136,8 @@ fn verify(trace: &[u8], cpu: u16) -> Result<u64> {
     Ok(streams.values().sum())
 }
 
-/// Whole packets of the streams of CPUs, of which each byte is right; how many bytes are missing between those of each CPU.
+/// Checks that the trace consists of whole, correct packets of the CPUs' streams. Returns how many bytes are missing in the stream of each
+/// CPU.
 fn follow(trace: &[u8]) -> Result<BTreeMap<u16, u64>> {
     let mut streams: BTreeMap<u16, (Follow, u64)> = BTreeMap::new();
     for piece in Reader::new(trace) {
@@ -162,7 +163,7 @@ fn follow(trace: &[u8]) -> Result<BTreeMap<u16, u64>> {
     Ok(streams.into_iter().map(missing).collect())
 }
 
-/// All that the device has made is recorded, or reported to be lost.
+/// Checks that each byte that the device has generated was recorded or is reported as lost.
 fn sum(probe: &mut Probe, cpu: u16, lost: u64) -> Result<String> {
     probe.read_records()?;
     while probe.read_trace(u64::MAX)? > 0 {}
@@ -184,7 +185,7 @@ fn lost() -> Result<u64> {
     Ok(counter(MODULE, "lost_no_space")? + counter(MODULE, "lost_gap")?)
 }
 
-/// Reads while the device writes. Between a look and the next one it fills a part of the ring.
+/// Reads while the device writes. Between two reads, it fills only a part of the ring.
 fn every_byte() -> Result<String> {
     let mut said = Vec::new();
     for cpu in [0, 1] {
@@ -195,7 +196,7 @@ fn every_byte() -> Result<String> {
         wait_for("the ring goes round", || {
             probe.read_records()?;
             probe.read_trace(u64::MAX)?;
-            // A full ring has turned it off.
+            // A full ring disables the event.
             probe.event.enable()?;
             Ok(probe.head() >= wanted)
         })?;
@@ -205,7 +206,7 @@ fn every_byte() -> Result<String> {
     Ok(said.join("; "))
 }
 
-/// The device stops at the end of the space, and says how much it dropped.
+/// The device must stop at the end of the space, and report how many bytes it dropped.
 fn full() -> Result<String> {
     let before = lost()?;
     let mut probe = open(0, 20, false)?;
@@ -224,7 +225,7 @@ fn full() -> Result<String> {
     sum(&mut probe, 0, lost)
 }
 
-/// The ring holds the last bytes that the device wrote.
+/// The ring must hold the last bytes that the device wrote.
 fn overwrite() -> Result<String> {
     let mut probe = open(1, 20, true)?;
     let ring = u64::try_from(PAGES * 4096)?;
@@ -248,7 +249,7 @@ fn overwrite() -> Result<String> {
     Ok(format!("{} of {generated} bytes", newest.len()))
 }
 
-/// A sibling samples the newest trace: the unit stops for it, and goes on.
+/// A sibling samples the newest trace: the unit must stop for a sample, and continue.
 fn sampled() -> Result<String> {
     const RING: usize = 16;
     const SIZE: u32 = 4096;
@@ -278,7 +279,7 @@ fn sampled() -> Result<String> {
     outcome?;
     let (mut ends, mut full) = (0, 0);
     for sample in sampling::samples(&control)? {
-        // The first ones are of a ring that has not been written yet.
+        // The first samples come before the ring is full of trace.
         let packet = usize::try_from(PACKET)?;
         let empty = sample
             .trace
@@ -305,11 +306,11 @@ fn sampled() -> Result<String> {
     Ok(format!("{full} samples of {SIZE} bytes"))
 }
 
-/// The lines of a CPU's vector.
+/// Number and counts of the interrupt of a CPU.
 fn interrupts(cpu: usize) -> Result<(String, Vec<u64>)> {
     let text = fs::read_to_string("/proc/interrupts").context("cannot read /proc/interrupts")?;
     let mut lines = text.lines().filter(|line| line.ends_with(MODULE));
-    // The first one is that of errors.
+    // The first line is the interrupt for errors.
     let line = lines.nth(cpu + 1).context("there is no interrupt")?;
     let mut words = line.split_whitespace();
     let number = words.next().unwrap_or_default().trim_end_matches(':');
@@ -319,7 +320,7 @@ fn interrupts(cpu: usize) -> Result<(String, Vec<u64>)> {
     ))
 }
 
-/// User space has CPU 0 serve the interrupt of CPU 1's unit: it is forwarded.
+/// User space lets CPU 0 serve the interrupt of CPU 1's unit. The driver must forward it.
 fn forwarded() -> Result<String> {
     let (number, before) = interrupts(1)?;
     let path = format!("/proc/irq/{number}/smp_affinity_list");
@@ -338,7 +339,7 @@ fn forwarded() -> Result<String> {
     sum(&mut probe, 1, lost()? - lost_before)
 }
 
-/// The trace of CPU 1 ends when it goes. When it is back, it serves its interrupt.
+/// The trace of CPU 1 must end when the CPU goes offline. When it is back, it must serve its interrupt again.
 fn cpu_goes() -> Result<String> {
     if !Path::new(hotplug::ONLINE).exists() {
         bail!(Skip("this kernel cannot take CPU 1 offline"));
@@ -366,7 +367,7 @@ fn cpu_goes() -> Result<String> {
     Ok(format!("{seen}; then {}", again?))
 }
 
-/// The device in sysfs.
+/// The device's directory in sysfs, and its PCI address.
 fn device() -> Result<(PathBuf, String)> {
     for entry in fs::read_dir(DRIVER).with_context(|| format!("cannot read {DRIVER}"))? {
         let name = entry?.file_name().to_string_lossy().into_owned();
@@ -389,15 +390,15 @@ fn command(value: u16) -> Result<()> {
         .with_context(|| format!("cannot write to {}", path.display()))
 }
 
-/// The device may not write any more, and raises no interrupt: that is a write, too. The driver finds out when it stops the
-/// unit, and reports a gap.
+/// Without bus mastering, the device cannot write, and cannot raise message-signalled interrupts. The driver notices when it stops the
+/// unit, and must report a gap.
 fn no_master() -> Result<String> {
     const MEMORY: u16 = 2;
     const MASTER: u16 = 4;
     let before = lost()?;
     let mut probe = open(0, 20, false)?;
     command(MEMORY)?;
-    let gap = wait_for("a record tells of a gap", || {
+    let gap = wait_for("a record that reports a gap", || {
         probe.event.enable()?;
         spin(Duration::from_millis(5));
         probe.event.disable()?;
@@ -409,7 +410,7 @@ fn no_master() -> Result<String> {
     command(MEMORY | MASTER)?;
     gap?;
     let seen = sum(&mut probe, 0, lost()? - before)?;
-    // A CPU has one event at a time.
+    // A CPU can have only one event at a time.
     drop(probe);
     Ok(format!("{seen}; then {}", every_byte()?))
 }

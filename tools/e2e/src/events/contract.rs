@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What perf's core demands of a driver, as far as it is to be seen from outside and no recording shows it.
+//! Requirements of perf's core on a driver that can be tested from user space, and that no recording shows.
 
 use std::path::Path;
 use std::time::Instant;
@@ -27,14 +27,14 @@ pub const ALL: [Attack; 3] = [
     attack("a begin that fails as its CPU goes", offline),
 ];
 
-/// perf tells of it whenever an event is scheduled in, until the driver says that the trace has started.
+/// perf writes an ITRACE_START record whenever the event is scheduled in, until the driver reports that the trace has started.
 fn itrace_start() -> Result<String> {
     let before = of_cpu()?;
     of_task()?;
     Ok(format!("{before} before it started, 1 after"))
 }
 
-/// How many records tell that a trace starts.
+/// The number of ITRACE_START records.
 fn told(control: &Mapping) -> usize {
     const ITRACE_START: u32 = 12;
     let records = records(control);
@@ -45,7 +45,7 @@ fn of_cpu() -> Result<usize> {
     let event = Event::open(&traced("pattern")?, -1, 0)?;
     let control = base(&event)?;
 
-    // Without an AUX ring no trace starts.
+    // Without an AUX ring, the trace does not start.
     for _ in 0..5 {
         event.enable()?;
         event.disable()?;
@@ -73,7 +73,7 @@ fn of_cpu() -> Result<usize> {
     Ok(before)
 }
 
-/// Children write to the ring of their parent, whose trace has started.
+/// Children write to the ring of their parent, whose trace has started already.
 fn of_task() -> Result<()> {
     let mut attr = traced("pattern")?;
     attr.flags |= Flags::INHERIT;
@@ -90,7 +90,7 @@ fn of_task() -> Result<()> {
     Ok(())
 }
 
-/// What the framework counts when a begin fails.
+/// The framework's counters of failed begins.
 const CAUSES: [&str; 7] = [
     "begin_no_ring",
     "begin_not_mapped",
@@ -104,7 +104,7 @@ const CAUSES: [&str; 7] = [
 /// `fault=8`: the driver refuses to start.
 const FAULT_START: u64 = 8 << 4;
 
-/// How much each of these has moved while `f` ran.
+/// The counters that have changed while `f` ran, and by how much.
 fn moved(pmu: &str, f: impl FnOnce() -> Result<()>) -> Result<Vec<(&'static str, u64)>> {
     let now = || {
         CAUSES
@@ -122,7 +122,7 @@ fn moved(pmu: &str, f: impl FnOnce() -> Result<()>) -> Result<Vec<(&'static str,
         .collect())
 }
 
-/// That this counter moves, and no other.
+/// Checks that `f` changes this counter, and no other.
 fn only(pmu: &str, cause: &'static str, f: impl FnOnce() -> Result<()>) -> Result<()> {
     let moved = moved(pmu, f).context(cause)?;
     ensure!(
@@ -137,7 +137,7 @@ fn failed_begins() -> Result<String> {
         bail!(Skip("there is no second driver"));
     };
     let seen = causes(second);
-    // Nothing of it is open any more.
+    // No event of it is open any more.
     module::unload(module)?;
     seen?;
     Ok("each alone".to_owned())
@@ -168,7 +168,7 @@ fn causes(second: &str) -> Result<()> {
         let none = moved(pmu, traced)?;
         ensure!(none.is_empty(), "{none:?} moved where there is a ring");
 
-        // Full, as a reader that reads nothing has it, and with a tail that makes no sense.
+        // A full ring, as a reader that does not read leaves it; and rings with an invalid `aux_tail`.
         let head = get(&control, Field::AuxHead);
         let tails = [
             head.wrapping_sub(bytes(4) - 1),
@@ -182,7 +182,7 @@ fn causes(second: &str) -> Result<()> {
             ensure!(now == head, "{} bytes without room", now - head);
         }
 
-        // Unmapped, it is as before.
+        // After the unmapping, there is no AUX area, as at first.
         drop(area);
         only(pmu, "begin_not_mapped", || once(&event))?;
         drop((control, event));
@@ -205,8 +205,8 @@ fn causes(second: &str) -> Result<()> {
     Ok(())
 }
 
-/// Between the framework's teardown and perf's own there is little time, in which an event can only be started by an
-/// interrupt from another CPU: that takes luck. The KUnit tests of the framework take none.
+/// There is little time between the framework's teardown and perf's own. Only an interrupt from another CPU can start an event in it, so
+/// this test may miss it. KUnit tests of the framework cover the same code reliably.
 fn offline() -> Result<String> {
     if !Path::new(ONLINE).exists() {
         bail!(Skip("this kernel cannot take CPU 1 offline"));
@@ -220,7 +220,7 @@ fn offline() -> Result<String> {
     }
 }
 
-/// Takes CPU 1 offline until an event is started meanwhile; gives how often that took.
+/// Takes CPU 1 offline again and again, until an event is started during the teardown. Returns how often it was tried.
 fn meets_teardown() -> Result<Option<u32>> {
     let end = Instant::now() + PATIENCE;
     for times in 1.. {
@@ -228,7 +228,7 @@ fn meets_teardown() -> Result<Option<u32>> {
         victim.event.enable()?;
         let seen = moved("pattern", || {
             let other = |k: u64| {
-                // Stops the event, and starts it.
+                // Stops and starts the event.
                 let _ = victim.event.set_period(k + 1);
                 victim.release();
             };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The trace of `minimal`, record by record: `Documentation/abi.md` says what is in it.
+//! Checks the trace of `minimal`, record by record. `Documentation/abi.md` specifies it.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use crate::recording::{Reader, Recorder, TraceFile};
 /// Length of a record.
 const RECORD: usize = 16;
 
-/// What is traced, and how fast it is read.
+/// How `minimal` is recorded.
 struct Row {
     terms: &'static str,
     pages: &'static str,
@@ -47,7 +47,7 @@ const ROWS: [Row; 3] = [
         bytes: 64_000,
         full: true,
     },
-    // One event, whose numbers go on when it changes its CPU.
+    // One event of a thread that migrates: its numbers continue on the other CPU.
     Row {
         terms: "",
         pages: "64,4",
@@ -59,7 +59,7 @@ const ROWS: [Row; 3] = [
     },
 ];
 
-/// Records `minimal`, and finds each number once, or lost.
+/// Records `minimal`. Each number must be there once, or be reported as lost.
 pub fn every_number(name: &str) -> Result<String> {
     let Some((pmu, module)) = module::load_second()? else {
         bail!(Skip("there is no second driver"));
@@ -68,7 +68,7 @@ pub fn every_number(name: &str) -> Result<String> {
         .iter()
         .map(|row| row.run(name, pmu))
         .collect::<Result<Vec<_>>>();
-    // Nothing of it is open any more.
+    // No event of it is open any more.
     module::unload(module)?;
     Ok(seen?.join("; "))
 }
@@ -91,7 +91,7 @@ impl Row {
         let lost = lost()? - before;
         let seen = Seen::of(&std::fs::read(file.path())?)?;
 
-        // Each truncation is for a record that found no room.
+        // Each truncation stands for a record that found no space.
         ensure!(
             lost == seen.missing * u64::try_from(RECORD)? && seen.missing == seen.truncations,
             "{lost} bytes are reported lost: {seen}"
@@ -110,7 +110,7 @@ impl Row {
     }
 }
 
-/// What is in a file.
+/// The content of a file.
 #[derive(Debug, Default)]
 struct Seen {
     records: u64,
@@ -166,7 +166,7 @@ impl Seen {
             seen.missing += number - next;
             (next, before) = (number + 1, time);
         }
-        // What comes after the last record, the counter knows.
+        // The counter shows the losses after the last record.
         let counted: u64 = ring.counts.iter().map(|read| read.value).sum();
         seen.missing += counted
             .checked_sub(next)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Data rings in which the newest records overwrite the oldest.
+//! Data rings in overwrite mode: the newest records overwrite the oldest.
 
 use std::thread;
 
@@ -12,13 +12,13 @@ use crate::recording::{released, Seen, PAGE};
 use crate::recording::{Reader, Recorder, TraceFile};
 use crate::workload::pin;
 
-/// The cases, by their names.
+/// The cases, with their names.
 pub const ALL: [(&str, Steps); 2] = [
     ("the newest records, oldest overwritten", of_cpus),
     ("the newest records of a process", of_a_process),
 ];
 
-/// Gives a thread of its own on CPU 1 a row of names, of which each is a record.
+/// Starts a thread on CPU 1 that renames itself once for each number. Each renaming causes a COMM record.
 fn rename(numbers: std::ops::Range<u32>) -> Result<()> {
     let rename = move || -> Result<()> {
         pin(1)?;
@@ -34,7 +34,7 @@ fn rename(numbers: std::ops::Range<u32>) -> Result<()> {
     }
 }
 
-/// The numbers in names that the kernel told of, in the order of the file, and the bytes of all records of such events on CPU 1.
+/// The numbers in the names of COMM records, in the order of the file; and the bytes of all records of the tracking event on CPU 1.
 fn names(file: &TraceFile) -> Result<(Vec<u32>, u64)> {
     let bytes = std::fs::read(file.path())?;
     let parsed = perfdata::File::parse(&bytes)?;
@@ -43,7 +43,7 @@ fn names(file: &TraceFile) -> Result<(Vec<u32>, u64)> {
     for record in parsed.records() {
         let record = record?;
         let (event, id) = parsed.decode(&record)?;
-        // What was made up has the time 0; a counter comes from the recorder.
+        // Synthesised records have time 0. READ records come from the recorder.
         let SampleId {
             time: Some(1..),
             cpu: Some(1),
@@ -64,7 +64,7 @@ fn names(file: &TraceFile) -> Result<(Vec<u32>, u64)> {
     Ok((numbers, sum))
 }
 
-/// A recorder with these options besides, that takes commands.
+/// Starts a recorder in overwrite mode that accepts commands, with further options.
 fn overwriting(file: &TraceFile, commander: &mut Commander, options: &[&str]) -> Result<Recorder> {
     let mut arguments: Vec<String> = ["-e", "pattern/rate=64/", "-S", "--overwrite"]
         .iter()
@@ -79,20 +79,20 @@ fn overwriting(file: &TraceFile, commander: &mut Commander, options: &[&str]) ->
     Ok(recorder)
 }
 
-/// Far more records than the ring holds: the newest are in the file, in their order, none is there twice, and of what came after
-/// none is missing.
+/// Causes far more records than the ring holds. The file must have the newest ones, each once and in order. After another snapshot, no
+/// later record may be missing.
 fn of_cpus(name: &str) -> Result<String> {
     const MANY: u32 = 8000;
     const FEW: u32 = 20;
     let file = TraceFile::new(name);
     let mut commander = Commander::new(name)?;
-    // Those that other tasks of the CPU cause before the snapshot do not fill it.
+    // The ring is so large that records of other tasks on the CPU do not fill it.
     let ring = 64;
     let recorder = overwriting(&file, &mut commander, &["-m", "64,16", "-a"])?;
     rename(0..MANY)?;
     ensure!(
         names(&file)?.0.is_empty(),
-        "names are told of before a snapshot"
+        "names are reported before a snapshot"
     );
     commander.ask("snapshot")?;
     let (numbers, sum) = names(&file)?;
@@ -101,7 +101,7 @@ fn of_cpus(name: &str) -> Result<String> {
         !numbers.is_empty() && numbers == want,
         "not the newest names, in their order: {numbers:?}"
     );
-    // As many as there is room for, but for one that was cut.
+    // The ring must be full of whole records; one may be cut.
     let least = ring * PAGE - u64::try_from(auxrec::ring::IN_FLIGHT)? - 256;
     ensure!(
         (least..=ring * PAGE).contains(&sum),
@@ -126,7 +126,7 @@ fn of_cpus(name: &str) -> Result<String> {
     ))
 }
 
-/// The rings of a process's events, on each CPU, are overwritten too.
+/// The rings of a process's events are in overwrite mode, too, on each CPU.
 fn of_a_process(name: &str) -> Result<String> {
     const MANY: u32 = 2000;
     let file = TraceFile::new(name);

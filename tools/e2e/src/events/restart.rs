@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! When a trace may begin again, and that it does.
+//! When a trace may begin again after a truncation or a new mapping, and whether it does.
 //!
-//! `PERF_AUX_FLAG_TRUNCATED` has perf disable the event from an interrupt that comes soon. Until then the driver must begin no
-//! transaction, for any caller of `start()`. On x86 the inter-processor interrupt of `PERF_EVENT_IOC_PERIOD` has a higher vector than
-//! the one that disables: where both come while the unit's timer function runs, the one of the ioctl is taken first.
+//! For `PERF_AUX_FLAG_TRUNCATED`, perf disables the event from an interrupt that follows soon. Until then, the driver must not begin a
+//! transaction, whoever calls `start()`. On x86, the inter-processor interrupt of `PERF_EVENT_IOC_PERIOD` has a higher vector than the one
+//! that disables. If both come while the unit's timer function runs, the CPU handles that of the ioctl first.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub const ALL: [Attack; 2] = [
     attack("sg: AUX unmapped and mapped while running", remapped),
 ];
 
-/// A trace buffer of the kernel's, for events of its own.
+/// A tracefs instance, which records events of its own.
 struct Tracing(PathBuf);
 
 impl Tracing {
@@ -36,7 +36,7 @@ impl Tracing {
         fs::create_dir(dir).context("cannot make a trace buffer")?;
         let tracing = Self(dir.to_owned());
         tracing.write("buffer_size_kb", "8192")?;
-        // The order of what CPUs did: their clocks need not agree.
+        // This clock shows the order of events, even if the CPUs' clocks differ.
         tracing.write("trace_clock", "counter")?;
         for event in events {
             tracing.write(&format!("events/{event}/enable"), "1")?;
@@ -60,14 +60,14 @@ impl Drop for Tracing {
     }
 }
 
-/// What is written to the trace buffer before the event is enabled.
+/// This mark is written to the trace buffer before the event is enabled.
 const ENABLE: &str = "auxe2e: enable";
 
 fn pending() -> Result<String> {
     const WANTED: usize = 200;
     let tracing = Tracing::new(&["rust_perf/rust_perf_begin", "rust_perf/rust_perf_commit"])?;
-    // Four packets of 16320 bytes a tick, through bounce memory: a full ring has some bytes left, with which a transaction can
-    // begin. A tick each 500 µs.
+    // A tick every 500 µs generates four packets of 16320 bytes, through bounce memory. So a full ring has some bytes left, with which a
+    // transaction could begin.
     let attr = Attr {
         config: 127_500 | 4 << 24 | 255 << 40,
         config1: 1,
@@ -83,7 +83,7 @@ fn pending() -> Result<String> {
                 if done.load(Ordering::Relaxed) {
                     break;
                 }
-                // Rare enough for the unit's timer to expire in between.
+                // The pauses are long enough for the unit's timer to expire.
                 spin(Duration::from_micros(600 + random(n) % 400));
                 let _ = event.set_period(n % 7 + 1);
             }
@@ -112,7 +112,7 @@ fn pending() -> Result<String> {
     ))
 }
 
-/// Enables the event after each time that perf has turned it off, and only then; how often.
+/// Enables the event each time that perf has disabled it, and only then. Returns how often perf has disabled it.
 fn turn_on_and_on(probe: &mut Probe, tracing: &Tracing, wanted: usize) -> Result<usize> {
     let end = Instant::now() + PATIENCE;
     tracing.write("trace_marker", ENABLE)?;
@@ -122,7 +122,7 @@ fn turn_on_and_on(probe: &mut Probe, tracing: &Tracing, wanted: usize) -> Result
         sleep(1);
         probe.read_records()?;
         if probe.truncations() > seen {
-            // Longer than an interrupt is pending.
+            // Longer than an interrupt stays pending.
             sleep(3);
             probe.read_records()?;
             seen = probe.truncations();
@@ -135,8 +135,8 @@ fn turn_on_and_on(probe: &mut Probe, tracing: &Tracing, wanted: usize) -> Result
     Ok(seen)
 }
 
-/// How many truncating commits of this event there are in a text of the kernel's, and the begins that follow one with no mark
-/// in between.
+/// Searches the text of the trace buffer. Returns the number of truncating commits of this event, and the begins that follow such a commit
+/// without a mark in between.
 fn begun_early(text: &str, id: u64) -> (usize, Vec<String>) {
     let id = format!(" id={id} ");
     let (mut ends, mut early, mut off) = (0, Vec::new(), false);
@@ -155,7 +155,7 @@ fn begun_early(text: &str, id: u64) -> (usize, Vec<String>) {
     (ends, early)
 }
 
-/// The AUX area of an event that runs goes, and another comes: the event traces again when it has been enabled anew.
+/// Unmaps the AUX area of a running event, and maps another one. The event must trace again after it is disabled and enabled.
 fn remapped() -> Result<String> {
     const TIMES: u64 = 200;
     let mut longest = Duration::ZERO;
@@ -169,7 +169,7 @@ fn remapped() -> Result<String> {
         let control = base(&event)?;
         pin(1)?;
         for n in 0..TIMES / 2 {
-            // Half of a second at this rate.
+            // The area holds half a second of trace at this rate.
             let area = aux(&event, &control, 64).with_context(|| format!("mapping {n}"))?;
             let head = get(&control, Field::AuxHead);
             set(&control, Field::AuxTail, head);
@@ -177,7 +177,7 @@ fn remapped() -> Result<String> {
             event.enable()?;
             let begun = Instant::now();
             while get(&control, Field::AuxHead) == head {
-                // The unit writes elsewhere, and copies when there is a quarter of the ring, or it is stopped.
+                // The unit writes to bounce memory. The driver copies after a quarter of the ring, and when the unit is stopped.
                 spin(Duration::from_micros(random(n) % 3000));
                 event.set_period(n + 1)?;
                 ensure!(
@@ -189,7 +189,7 @@ fn remapped() -> Result<String> {
             }
             longest = longest.max(begun.elapsed());
             spin(Duration::from_micros(random(n) % 2000));
-            // While it runs.
+            // The event is running.
             drop(area);
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Events of the same group, which throttle, pause and resume the trace; and ioctls while it runs.
+//! Siblings that throttle, pause and resume the trace of their group; and ioctls while the trace runs.
 
 use std::time::{Duration, Instant};
 
@@ -22,14 +22,14 @@ pub const RESUME: u32 = 1 << 2;
 /// `PERF_RECORD_THROTTLE`.
 pub const THROTTLE: u32 = 5;
 
-/// A file of /proc that is changed for a time.
+/// A kernel parameter that is changed for a while.
 pub struct Setting {
     path: &'static str,
     before: String,
 }
 
 impl Setting {
-    /// Writes the file; dropped, it has what it had before.
+    /// Writes a file of /proc or /sys. When the result is dropped, the file gets its old value again.
     pub fn change(path: &'static str, value: &str) -> Result<Self> {
         let before =
             std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
@@ -44,11 +44,11 @@ impl Drop for Setting {
     }
 }
 
-/// A sibling that samples too often has perf stop the whole group, from the sibling's interrupt.
+/// If a sibling samples too often, perf stops the whole group, from the sibling's interrupt.
 pub fn throttle() -> Result<String> {
     let _rate = Setting::change("/proc/sys/kernel/perf_event_max_sample_rate", "250")?;
     let mut attr = traced("pattern")?;
-    // A packet each 49 µs: there is trace between two samples, which the tick of the scheduler allows again.
+    // A packet every 49 µs, so that there is trace between two samples. The scheduler's tick unthrottles the group.
     attr.config = 1280 | 1 << 24;
     let victim = Victim::open(&attr, -1, 0, 64)?;
     let sibling = Event::open_in(&software(CPU_CLOCK, 500_000), -1, 0, Some(&victim.event))?;
@@ -94,7 +94,7 @@ pub fn ioctls() -> Result<String> {
             event.set_period(n)?;
             event.refresh(i32::try_from(n)?)?;
             event.reset()?;
-            // A period may be anything but 0 and what looks negative.
+            // perf refuses 0 and periods with the sign bit.
             refused += u32::from(event.set_period(0).is_err());
             refused += u32::from(event.set_period(u64::MAX).is_err());
             victim.release();
@@ -107,7 +107,7 @@ pub fn ioctls() -> Result<String> {
     Ok(format!("{} bytes meanwhile", victim.head()))
 }
 
-/// Siblings that pause and resume the trace from their interrupts, while it starts and stops.
+/// Siblings pause and resume the trace from their interrupts, while it is started and stopped.
 pub fn pause() -> Result<String> {
     let mut bytes_seen = 0;
     for start_paused in [false, true] {

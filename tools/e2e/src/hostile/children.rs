@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Events that children have, and those that outlive who opened them.
+//! Inherited events, and events that outlive the process that opened them.
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ use perfdata::Flags;
 use crate::attack::{aux, base, beside, pinned, sleep, traced, Victim};
 use crate::workload::spin;
 
-/// Rings of this process for both CPUs, which its children inherit.
+/// Opens events of this process for both CPUs, with rings. Its children inherit them.
 fn of_this_process() -> Result<Vec<Victim>> {
     let mut attr = traced("pattern")?;
     attr.flags |= Flags::INHERIT;
@@ -62,7 +62,7 @@ pub fn storm() -> Result<String> {
                     .map(|_| child(What::Tree))
                     .collect::<Result<Vec<_>>>()?;
                 if n == 1 {
-                    // Some die in the middle of it.
+                    // Some are killed before they end.
                     sleep(30);
                     for tree in &mut trees {
                         tree.kill()?;
@@ -87,11 +87,11 @@ pub fn outlive() -> Result<String> {
     let mut lines = BufReader::new(out).lines();
     let status = opener.wait()?;
     ensure!(status.success(), "the opener ended with {status}");
-    // The holder, which has our pipe from the opener, says so when it has mapped the rings.
+    // The holder has inherited our pipe from the opener. It writes a line when it has mapped the rings.
     let said = lines.next().context("the holder has died")??;
     ensure!(said == HELD, "the holder says {said:?}");
     let references = pinned("an event whose opener is gone")?;
-    // It closes its end when it ends.
+    // The pipe is closed when the holder ends.
     for line in lines {
         line?;
     }
@@ -121,7 +121,7 @@ const TREE: u32 = 12;
 
 const HELD: &str = "held";
 
-/// Does that part.
+/// Runs this part of an attack.
 pub fn part(args: &Args) -> Result<ExitCode> {
     match args.what {
         What::Tree => {
@@ -135,7 +135,7 @@ pub fn part(args: &Args) -> Result<ExitCode> {
                 for child in &mut children {
                     child.wait()?;
                 }
-                // Some threads are left to end with the process.
+                // Some threads are not joined, and end with the process.
                 drop(threads);
             }
         }
@@ -146,13 +146,13 @@ pub fn part(args: &Args) -> Result<ExitCode> {
             event.enable()?;
             let passed = OwnedFd::from(event.try_clone()?);
             let program = std::env::current_exe().context("cannot find this program")?;
-            // It inherits our pipe too, by which its end is seen.
+            // The holder also inherits our pipe, which is closed when the holder ends.
             let _ = Command::new(program)
                 .args(["attack", "hold"])
                 .stdin(passed)
                 .spawn()
                 .context("cannot start a holder")?;
-            // Until it has mapped the rings.
+            // Time for the holder to map the rings.
             sleep(200);
         }
         What::Hold => {

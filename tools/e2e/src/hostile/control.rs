@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A control page in which everything that a program may write is garbage.
+//! Garbage in all fields of the control page that a program can write.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use perfdata::Attr;
 use crate::attack::{base, beside, bytes, get, offset, random, set, sleep, traced, Victim};
 use crate::module;
 
-/// A reader that lies, in every way, about how far it is.
+/// A reader writes all kinds of wrong values to `aux_tail`.
 pub fn garbage_tail() -> Result<String> {
     let mut bytes_seen = 0;
-    // Pages, how they are mapped, and the sink.
+    // Pages, overwrite mode, and sink.
     let rings = [
         (2, false, 0),
         (16, false, 0),
@@ -77,7 +77,7 @@ pub fn garbage_tail() -> Result<String> {
             }
             Ok(())
         })?;
-        // Honest again.
+        // Now the tail is correct again.
         set(&control, Field::AuxTail, last);
         victim.base = Some(control);
         victim.traces().context("after the lies")?;
@@ -87,7 +87,7 @@ pub fn garbage_tail() -> Result<String> {
     Ok(format!("{bytes_seen} bytes meanwhile"))
 }
 
-/// Everything else in the control page that a program may write.
+/// Writes garbage to all other writable fields of the control page.
 pub fn garbage_page() -> Result<String> {
     let victim = Victim::on_cpu(0, 4)?;
     let control = victim.base.as_ref().context("no control page")?;
@@ -118,7 +118,7 @@ pub fn garbage_page() -> Result<String> {
         "only {commits} transactions were committed meanwhile"
     );
 
-    // The kernel has the head for itself, and writes it here only.
+    // The kernel has its own copy of the head. It only writes this field.
     let head = victim.head();
     set(control, Field::AuxHead, random(head));
     victim.event.enable()?;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Hostile drivers: the module `hostile`, whose PMUs do in safe code what no driver should.
+//! Hostile drivers: the PMUs of the module `hostile` do in safe code what no driver should.
 //!
-//! Each case loads one of them, uses it as a recorder does beside a driver that behaves, and unloads it. Then the kernel has said
-//! nothing, the module could be unloaded, the records of perf are in order, and the other driver's trace is complete.
+//! Each case loads one of these drivers, uses it beside a correct driver, as a recorder does, and unloads it. Afterwards, there must be no
+//! kernel warning, the AUX records must be in order, and the other driver's trace must be complete.
 
 use std::path::Path;
 use std::process::Command;
@@ -22,27 +22,27 @@ use crate::module::{self, counter};
 use crate::wait::wait_for;
 use crate::workload::{pin, spin};
 
-/// What perf's records say of the trace of a hostile driver.
+/// The trace of a hostile driver, as the AUX records must show it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Trace {
     /// Each record begins where the one before ends.
     Contiguous,
-    /// There is padding between records, which has none.
+    /// There may be padding between records.
     Padded,
-    /// There is none.
+    /// There is no trace.
     Empty,
-    /// There may be some, until the PMU is gone.
+    /// There may be trace until the PMU is unregistered.
     Gone,
 }
 
-/// A driver of the module's.
+/// A driver of the module.
 struct Driver {
-    /// Its number: the module's parameter.
+    /// The value of the module's parameter that selects it.
     number: u8,
     /// The name of its PMU.
     pmu: &'static str,
     trace: Trace,
-    /// A PMU that is opened on the same CPU.
+    /// Another PMU of the module, which is opened on the same CPU.
     twin: Option<&'static str>,
 }
 
@@ -67,7 +67,7 @@ const DRIVERS: [Driver; 26] = [
     driver(9, "hostile_reenters", Trace::Contiguous),
     Driver {
         twin: Some("hostile_twin_b"),
-        // All: each needs the other.
+        // 0 selects all drivers, because this one needs its twin.
         ..driver(0, "hostile_twin_a", Trace::Contiguous)
     },
     driver(12, "hostile_timers", Trace::Contiguous),
@@ -130,7 +130,7 @@ pub const ALL: [Attack; 30] = cases! {
 
 const MODULE: &str = "hostile";
 
-/// Loads the module with one driver, or all; unloads it when `what` is done.
+/// Loads the module with one driver, or all with 0. Unloads it after `what`.
 fn with<T>(number: u8, what: impl FnOnce() -> Result<T>) -> Result<T> {
     let file = format!("/modules/{MODULE}.ko");
     if !Path::new(&file).exists() {
@@ -142,7 +142,7 @@ fn with<T>(number: u8, what: impl FnOnce() -> Result<T>) -> Result<T> {
         Ok(module::references(MODULE)? == 0)
     });
     let unloaded = unused.and_then(|()| module::unload(MODULE));
-    // The reason why it cannot be unloaded may be why the case failed.
+    // The error of the case comes first: it may explain why the module cannot be unloaded.
     let seen = seen?;
     unloaded.context("something holds the hostile driver")?;
     Ok(seen)
@@ -156,7 +156,7 @@ fn is_registered(pmu: &str) -> bool {
 
 impl Driver {
     fn run(&self) -> Result<String> {
-        // What is forgotten is leaked: kmemleak would say so.
+        // A forgotten registration is a leak, which kmemleak would report.
         if self.number == 1 && module::is_debug_kernel() {
             bail!(Skip("what a driver forgets is leaked"));
         }
@@ -165,7 +165,7 @@ impl Driver {
 
     fn attacked(&self) -> Result<String> {
         let attr = Attr {
-            // Every packet says where it belongs; 512 KiB/s.
+            // Each packet has its position in the stream. 512 KiB/s.
             config: 512,
             ..traced("pattern")?
         };
@@ -196,14 +196,14 @@ impl Driver {
         Ok(format!("{seen}; beside it {bytes} bytes"))
     }
 
-    /// Everything that user space does.
+    /// Uses the driver in all ways that user space has.
     fn used(&self, beside: &mut Probe) -> Result<String> {
         let mut sum = 0;
         for overwrite in [false, true] {
             let seen = self.recorded(overwrite, beside);
             match seen {
                 Ok(bytes) => sum += bytes,
-                // Its PMU goes while it is used: anything may fail.
+                // The PMU is unregistered while it is used, so any step may fail.
                 Err(_) if self.trace == Trace::Gone => {}
                 Err(error) => return Err(error),
             }
@@ -229,12 +229,12 @@ impl Driver {
         })
     }
 
-    /// Opens it where `setup_aux()` may fail every other time.
+    /// Opens an event. `setup_aux()` may fail every other time.
     fn open(&self, attr: &Attr, overwrite: bool) -> Result<Probe> {
         Probe::open(attr, -1, 0, 4, overwrite).or_else(|_| Probe::open(attr, -1, 0, 4, overwrite))
     }
 
-    /// Records in this mode, with its twin if it has one.
+    /// Records in this mode, together with the twin, if there is one.
     fn recorded(&self, overwrite: bool, beside: &mut Probe) -> Result<u64> {
         let twin = match self.twin {
             Some(pmu) => {
@@ -259,7 +259,7 @@ impl Driver {
                 probe.read_trace(u64::MAX)?;
             }
             read(beside)?;
-            // perf stops and starts it.
+            // This makes perf stop and start the event.
             probe.event.set_period(n + 2)?;
             if n % 3 == 0 {
                 probe.event.disable()?;
@@ -276,14 +276,14 @@ impl Driver {
         }
         probe.read_records()?;
         if overwrite {
-            // The head is what the driver says.
+            // In overwrite mode, the driver determines the head, so it is not checked.
             return Ok(0);
         }
         while probe.read_trace(u64::MAX)? > 0 {}
         accounted(&probe, self.trace)
     }
 
-    /// Unmaps it while it runs, in each order.
+    /// Unmaps the rings while the event runs, in each order.
     fn unmapped(&self, beside: &mut Probe) -> Result<()> {
         for n in 0..6 {
             let opened = Victim::open(&self.attr()?, -1, 0, 4);
@@ -307,7 +307,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Has it paused and resumed by others.
+    /// Lets siblings pause and resume the event.
     fn paused(&self, beside: &mut Probe) -> Result<()> {
         let victim = Victim::open(&self.attr()?, -1, 0, 8)
             .or_else(|_| Victim::open(&self.attr()?, -1, 0, 8))?;
@@ -330,7 +330,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Has children inherit it.
+    /// Lets children inherit the event.
     fn forked(&self, beside: &mut Probe) -> Result<()> {
         let mut attr = self.attr()?;
         attr.flags |= Flags::INHERIT;
@@ -348,14 +348,14 @@ impl Driver {
     }
 }
 
-/// Reads what there is.
+/// Reads all records and all trace.
 fn read(probe: &mut Probe) -> Result<()> {
     probe.read_records()?;
     probe.read_trace(u64::MAX)?;
     Ok(())
 }
 
-/// That the records account for all that was read, and for no more; how many bytes they have.
+/// Checks that the records cover exactly the trace that was read. Returns how many bytes they cover.
 pub fn accounted(probe: &Probe, trace: Trace) -> Result<u64> {
     ensure!(
         probe.lost_records == 0,
@@ -391,7 +391,7 @@ pub fn accounted(probe: &Probe, trace: Trace) -> Result<u64> {
     Ok(sum)
 }
 
-/// A counter whose callbacks fail and which counts beyond all bounds.
+/// A counter whose callbacks fail and which counts without bounds.
 fn counting() -> Result<String> {
     with(3, || {
         let attr = Attr {
@@ -421,13 +421,13 @@ fn counting() -> Result<String> {
     })
 }
 
-/// A driver drops its interrupt in `cpu_offline()`, which perf's core calls with the lock of CPU hotplug held.
+/// A driver frees its interrupt in `cpu_offline()`, which perf's core calls with the lock of CPU hotplug held.
 fn frees_interrupt() -> Result<String> {
     let served = || Ok::<_, anyhow::Error>(line_interrupts()?.is_some());
     if !Path::new(hotplug::ONLINE).exists() {
         bail!(Skip("this kernel cannot take CPU 1 offline"));
     }
-    // The unit's events live where the PMU was registered. CPU 0 does not go.
+    // The unit's events are on the CPU where the PMU was registered. CPU 0 cannot go offline, so CPU 1 registers it.
     pin(1)?;
     let outcome = with(18, || {
         unpin()?;
@@ -447,12 +447,12 @@ fn frees_interrupt() -> Result<String> {
         Ok("freed".to_owned())
     });
     unpin()?;
-    // Whatever came of it: the next case finds two CPUs.
+    // Even if the case failed, the next case needs two CPUs.
     hotplug::switch(true)?;
     outcome
 }
 
-/// A driver with an interrupt that comes at once, and stays until the device has no driver.
+/// A driver whose interrupt comes at once. The interrupt must exist until the driver is unbound.
 fn raised(driver: u8) -> Result<String> {
     let seen = with(driver, || {
         ensure!(is_registered(LINE), "the driver found no device");
@@ -463,10 +463,10 @@ fn raised(driver: u8) -> Result<String> {
     Ok(seen)
 }
 
-/// The PMU of the hostile driver of a device, and its interrupt.
+/// The PMU and the interrupt of the hostile driver of a device.
 const LINE: &str = "hostile_line";
 
-/// How often its interrupt has come; [`None`] if there is none.
+/// How often the interrupt has come; [`None`] if it does not exist.
 fn line_interrupts() -> Result<Option<u64>> {
     let text =
         std::fs::read_to_string("/proc/interrupts").context("cannot read /proc/interrupts")?;

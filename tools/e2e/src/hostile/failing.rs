@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Memory that cannot be had: of all that the kernel allocates in a task while something is done, the first piece fails, then
-//! the second, and so on until nothing fails any more.
+//! Allocation failures. An operation is repeated: the first time, the first allocation of the task fails, then the second one, and so on
+//! until none fails.
 //!
-//! The operation must report the failure or succeed, and leave nothing behind. The debug kernel reports leaks when the guest ends.
+//! The operation must report the failure or succeed, and must leave nothing behind. The debug kernel reports leaks when the guest ends.
 
 use std::fs::File;
 use std::io;
@@ -26,19 +26,20 @@ const CASES: [Attack; 3] = [
     attack("no memory for a driver", drivers),
 ];
 
-/// The cases of such a guest.
+/// The cases. They need the debug kernel.
 pub fn all() -> impl Iterator<Item = Attack> {
     CASES.into_iter().filter(|_| module::is_debug_kernel())
 }
 
-/// Longer than any of these: each kernel allocates less for one event, and for one module.
+/// More than the allocations for one event or for one module.
 const MOST: u32 = 20_000;
 
-/// So many allocations, the last, are a driver's own and a little more when it is loaded; the first are those of the kernel's module
-/// loader. How drivers register is the framework's: one of them is as good as all, of the others each eighth allocation fails.
+/// The last allocations during the loading of a driver. They include all of the driver's own; the earlier ones are the kernel's module
+/// loader's. Registration is code of the framework, so it is enough that all of these fail for one driver. Otherwise, every eighth
+/// allocation fails.
 const OWN: u32 = 400;
 
-/// This thread's allocations.
+/// Makes allocations of this thread fail.
 struct Memory(Allocations);
 
 impl Memory {
@@ -46,8 +47,8 @@ impl Memory {
         Ok(Self(Allocations::new()?))
     }
 
-    /// Does it once for each allocation, which fails, or of the first `coarse` for each eighth; and once with none. How often
-    /// something failed, and how often that was told, by one of these numbers.
+    /// Calls `what` repeatedly, each time with one failing allocation, until none fails. Of the first `coarse` allocations, only every
+    /// eighth fails. Returns how often an allocation failed, and how often `what` reported that, by one of these errors.
     fn run_out<T>(
         &self,
         numbers: &[Errno],
@@ -77,7 +78,7 @@ impl Memory {
     }
 }
 
-/// What the kernel said.
+/// The errno at the root of an error.
 fn errno(error: &anyhow::Error) -> Option<Errno> {
     let cause = error.root_cause();
     cause.downcast_ref::<Errno>().copied().or_else(|| {
@@ -92,7 +93,7 @@ struct Count {
     told: u32,
 }
 
-/// What to open, and what keeps its driver.
+/// An event to open, and the name of its driver or sink.
 struct Opened {
     name: &'static str,
     attr: Attr,
@@ -128,7 +129,7 @@ fn opened() -> Result<Vec<Opened>> {
     Ok(all)
 }
 
-/// With the other drivers loaded, which are not loaded at its end.
+/// Calls `what` with the other drivers loaded, and unloads them afterwards.
 fn with_all(what: impl FnOnce() -> Result<String>) -> Result<String> {
     let Some((_, second)) = module::load_second()? else {
         bail!(Skip("there is no second driver"));
@@ -138,10 +139,10 @@ fn with_all(what: impl FnOnce() -> Result<String>) -> Result<String> {
     seen
 }
 
-/// What starting a program says when there is no memory: of a pipe that cannot be made, the second.
+/// Errors of starting a program without memory. ENFILE comes from a pipe that cannot be made.
 const FORK: [Errno; 3] = [Errno::NOMEM, Errno::NFILE, Errno::AGAIN];
 
-/// Opened, mapped, on, off and closed.
+/// Opens, maps, enables, disables and closes an event.
 fn events() -> Result<String> {
     let memory = Memory::new()?;
     with_all(|| {
@@ -164,18 +165,21 @@ fn events() -> Result<String> {
             );
             seen.push(format!("{}: {} of {}", it.name, count.told, count.failed));
         }
-        Ok(format!("told of allocations: {}", seen.join(", ")))
+        Ok(format!(
+            "failed allocations, as the kernel reports them: {}",
+            seen.join(", ")
+        ))
     })
 }
 
-/// Copied to a thread that is made.
+/// Starts a program that inherits an event.
 fn children() -> Result<String> {
     let memory = Memory::new()?;
     with_all(|| {
         let mut seen = Vec::new();
         for mut it in opened()? {
             it.attr.flags |= Flags::INHERIT;
-            // perf maps no ring for all processors that events of children write to.
+            // perf does not map an inherited event that is for all CPUs.
             let victim = Victim::open(&it.attr, 0, 0, 4).context(it.name)?;
             victim.event.enable()?;
             let fork = || -> Result<()> {
@@ -189,11 +193,14 @@ fn children() -> Result<String> {
             released()?;
             seen.push(format!("{}: {} of {}", it.name, count.told, count.failed));
         }
-        Ok(format!("told of allocations: {}", seen.join(", ")))
+        Ok(format!(
+            "failed allocations, as the kernel reports them: {}",
+            seen.join(", ")
+        ))
     })
 }
 
-/// Loaded and unloaded.
+/// Loads and unloads a driver.
 fn drivers() -> Result<String> {
     let memory = Memory::new()?;
     let seen = unloaded(&memory);
@@ -236,5 +243,8 @@ fn unloaded(memory: &Memory) -> Result<String> {
         ensure!(count.told > 0, "{name}: no failure was told");
         seen.push(format!("{name}: {} of {}", count.told, count.failed));
     }
-    Ok(format!("told of allocations: {}", seen.join(", ")))
+    Ok(format!(
+        "failed allocations, as the kernel reports them: {}",
+        seen.join(", ")
+    ))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What an unprivileged user may take: time of a CPU with interrupts off, and memory of the kernel's.
+//! Limits for an unprivileged user: CPU time with interrupts off, and kernel memory.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
@@ -23,16 +23,16 @@ pub const ALL: [Attack; 2] = [
     }),
 ];
 
-/// An ordinary user.
+/// The id of an unprivileged user.
 const USER: u32 = 1000;
 
 /// The limit of locked memory that many systems set, in bytes.
 const LOCKED: u64 = 64 << 10;
 
-/// Runs a part as a user whom perf lets trace the kernel's side of his own tasks.
+/// Runs a part as a user whom perf allows to trace the kernel's side of the user's own tasks.
 fn as_user(part: &str) -> Result<String> {
     let _paranoid = Setting::change("/proc/sys/kernel/perf_event_paranoid", "1")?;
-    // A file that others may run too.
+    // A path of this program that other users can execute.
     let program = std::env::current_exe().context("cannot find this program")?;
     let output = Command::new(program)
         .args(["limits", part])
@@ -66,7 +66,7 @@ enum Part {
     Memory,
 }
 
-/// Does that part.
+/// Runs this part.
 pub fn part(args: &Args) -> Result<ExitCode> {
     let limit = Rlimit {
         current: Some(LOCKED),
@@ -88,7 +88,7 @@ pub fn part(args: &Args) -> Result<ExitCode> {
 /// The most that a unit may generate in one tick, in bytes.
 const TICK: u64 = 64 << 10;
 
-/// Terms of `pattern`: rate in KiB/s, packets a tick, units of 64 bytes a packet, and the sink.
+/// Terms of `pattern`: rate in KiB/s, packets per tick, length of a packet in units of 64 bytes, and sink.
 #[derive(Clone, Copy, Debug)]
 struct Terms {
     rate: u64,
@@ -99,7 +99,7 @@ struct Terms {
 }
 
 impl Terms {
-    /// A row of a table with each sink, linear and overwritten.
+    /// A row of a table, with each sink, in normal and in overwrite mode.
     fn all((rate, burst, packet): (u64, u64, u64)) -> impl Iterator<Item = Self> {
         (0..6).map(move |n| Self {
             rate,
@@ -126,22 +126,22 @@ impl Terms {
     }
 }
 
-/// Each with each sink, linear and overwritten: rate, burst and packet.
+/// Rate, burst and packet of terms that must be refused or bounded. Each is tested with each sink, in normal and in overwrite mode.
 const HOSTILE: [(u64, u64, u64); 6] = [
     // One packet more than is allowed.
     (8192, 5, 255),
     (8192, 16, 255),
     (16384, 1000, 16),
-    // The burst that the rate asks for: a millisecond's.
+    // The default burst of this rate: a millisecond.
     (0xff_ffff, 0, 255),
     (0xff_ffff, 0, 0),
     (0xff_ffff, 65535, 1),
 ];
 
-/// A gigabyte in a tick, in which an emulated CPU does nothing else for a minute. It is asked for where the others are refused.
+/// A gigabyte in a tick keeps an emulated CPU busy for a minute. These terms are tried only if the others are refused or bounded.
 const WORST: [(u64, u64, u64); 1] = [(0xff_ffff, 65535, 255)];
 
-/// No unit is silent for so long.
+/// A unit that generates nothing for this time has failed.
 const LONG: Duration = Duration::from_secs(60);
 
 /// These are harmless, and must not be refused.
@@ -185,10 +185,10 @@ fn ticks() -> Result<String> {
 }
 
 impl Terms {
-    /// The most bytes that were generated between two looks of a thread that looks all the time, and for how long it could
-    /// not. [`None`] if the terms are refused.
+    /// Measures the bytes in one tick, by a thread that reads the count all the time; and the longest time between two reads. Returns
+    /// [`None`] if the terms are refused.
     ///
-    /// Between two looks there may be more than one tick, so the smallest growth that was seen counts.
+    /// There may be more than one tick between two reads. So the smallest growth of the count is returned.
     fn longest(self) -> Result<Option<(u64, Duration)>> {
         const LOOKS: usize = 8;
         let event = match Event::open(&self.attr()?, 0, -1) {
@@ -196,7 +196,7 @@ impl Terms {
             Err(error) if matches!(error.raw_os_error(), Some(EINVAL | EACCES)) => return Ok(None),
             Err(error) => return Err(error).context("cannot open an event"),
         };
-        // 32 pages hold two packets of each kind.
+        // 32 pages hold two packets of each of these lengths.
         let (base, aux) = rings(&event, 1, 32, self.overwrite)?;
         event.enable()?;
         let end = Instant::now() + Duration::from_secs(2);
@@ -211,7 +211,7 @@ impl Terms {
                 seen.push(now - last);
                 last = now;
             }
-            // A full ring has turned it off.
+            // A full ring disables the event.
             set(&base, Field::AuxTail, get(&base, Field::AuxHead));
             event.enable()?;
         }
@@ -225,7 +225,7 @@ impl Terms {
 const EINVAL: i32 = 22;
 const EACCES: i32 = 13;
 
-/// A data ring of so many pages and an AUX ring.
+/// Maps a data ring and an AUX ring of these numbers of pages.
 fn rings(event: &Event, data: usize, pages: usize, overwrite: bool) -> Result<(Mapping, Mapping)> {
     let base = Mapping::new(event, 0, (1 + data) * page_size(), true)
         .context("cannot map the data ring")?;
@@ -237,13 +237,13 @@ fn rings(event: &Event, data: usize, pages: usize, overwrite: bool) -> Result<(M
     Ok((base, aux))
 }
 
-/// An event of a thread of its own, with an AUX ring of one page.
+/// An event of a single thread, with an AUX ring of one page.
 struct Held {
     _rings: (Mapping, Mapping),
     _event: Event,
 }
 
-/// Pages of rings that such an event has.
+/// Pages of the rings of such an event: control page, data ring and AUX ring.
 const RING: u64 = 3;
 
 impl Held {
@@ -260,7 +260,7 @@ impl Held {
     }
 }
 
-/// Has each of up to `most` threads open an event with so many pages of bounce memory; how many could.
+/// Starts up to `most` threads, each of which opens an event with `bounce` pages of bounce memory. Returns how many succeeded.
 fn hold(bounce: u64, most: usize) -> usize {
     let (go, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
@@ -272,7 +272,7 @@ fn hold(bounce: u64, most: usize) -> usize {
             scope.spawn(move || {
                 let held = Held::new(bounce);
                 let _ = said.send(held.is_ok());
-                // Until the sender is gone.
+                // The thread waits until the sender is dropped.
                 let _ = wait.lock().map(|wait| wait.recv());
             });
             if !heard.recv().unwrap_or(false) {
@@ -286,18 +286,18 @@ fn hold(bounce: u64, most: usize) -> usize {
 }
 
 fn memory() -> Result<String> {
-    // Not so much that the guest has no memory left.
+    // A limit, so that the guest does not run out of memory.
     const MOST: u64 = 32768;
     let cpus = u64::try_from(thread::available_parallelism()?.get())?;
     let mlock = std::fs::read_to_string("/proc/sys/kernel/perf_event_mlock_kb")
         .context("cannot read what perf lets a user lock")?;
     let mlock: u64 = mlock.trim().parse().context("not a number")?;
-    // What perf itself lets this user have in rings, in pages.
+    // The pages that perf allows this user for rings.
     let allowed = (mlock * cpus + (LOCKED >> 10)) * 1024 / bytes(1);
     let mut wrong = Vec::new();
 
     for bounce in [64, 1024, 32768] {
-        // Threads that end give all back: the second time is as the first.
+        // Threads that have ended must release everything: the second time must have the same result.
         let most = usize::try_from(MOST / bounce)?.min(64);
         let times = [hold(bounce, most), hold(bounce, most)];
         if times[0] != times[1] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Events whose rings are another's (`PERF_EVENT_IOC_SET_OUTPUT`).
+//! Events that are redirected to the rings of another event (`PERF_EVENT_IOC_SET_OUTPUT`).
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,14 +17,14 @@ use crate::stream;
 use crate::wait::wait_for;
 use crate::workload::{pin, spin};
 
-/// A second PMU with AUX writes to the ring of the first, both redirected to an event without. In turn: what perf says of
-/// both at a time is perf's own.
+/// Redirects an event of one PMU with AUX to the ring of another PMU, by way of an event without AUX. The two trace in turn;
+/// [`two_writers`] tests both at the same time.
 pub fn two_pmus() -> Result<String> {
     let Some((pmu, module)) = module::load_second()? else {
         bail!(Skip("there is no second driver"));
     };
     let seen = turns(pmu);
-    // Nothing of it is open any more.
+    // No event of it is open any more.
     module::unload(module)?;
     seen
 }
@@ -35,14 +35,14 @@ fn turns(second: &'static str) -> Result<String> {
         module::counter(second, "begin_foreign")? + module::counter("pattern", "begin_foreign")?;
 
     for n in 0..TIMES {
-        // The event that owns the ring, and the one that is redirected to it.
+        // The PMU that owns the ring, and the PMU of the redirected event.
         let names = if n % 2 == 0 {
             ["pattern", second]
         } else {
             [second, "pattern"]
         };
         let mut owner = Victim::open(&traced(names[0])?, -1, 0, 4)?;
-        // perf refuses to redirect one of them to the other, but not by way of a third.
+        // perf refuses to redirect one event to the other directly, but not by way of a third one.
         let between = Event::open(&software(DUMMY, 0), -1, 0)?;
         between.set_output(&owner.event)?;
         let stranger = Event::open(&traced(names[1])?, -1, 0)?;
@@ -74,41 +74,41 @@ fn turns(second: &'static str) -> Result<String> {
     Ok(format!("a stranger was refused {refused} times"))
 }
 
-/// Two events that write to one ring at the same time: of two PMUs on one CPU, and of one PMU on both. perf warns where a
-/// driver begins a transaction on a ring that has one open, so the console must not show that warning.
+/// Two events write to one ring at the same time: of two PMUs on one CPU, and of one PMU on both CPUs. perf warns if a driver begins a
+/// transaction on a ring that has an open one. The console must not show that warning.
 pub fn two_writers() -> Result<String> {
     let Some((pmu, module)) = module::load_second()? else {
         bail!(Skip("there is no second driver"));
     };
-    // What an earlier case made the kernel warn of must not hide a warning now.
+    // perf warns only once. An earlier warning must not suppress one of this case.
     let _ = std::fs::write("/sys/kernel/debug/clear_warn_once", "1");
     let seen = nested(["pattern", pmu])
         .and_then(|one| Ok(one + nested([pmu, "pattern"])?))
         .and_then(|one| Ok((one, inherited()?)));
     unpin()?;
-    // Nothing of it is open any more.
+    // No event of it is open any more.
     module::unload(module)?;
     let (one, both) = seen?;
     Ok(format!("refused {one} times on one CPU, {both} on two"))
 }
 
-/// Why a transaction was not begun, as far as the ring's other writer can be the cause.
+/// The counters of failed begins for which the other writer of the ring can be the cause.
 const REFUSALS: [&str; 3] = ["begin_not_mapped", "begin_foreign", "begin_in_use"];
 
-/// How often a PMU's transactions were not begun.
+/// How often begins of a PMU failed for these causes.
 fn refusals(pmu: &str) -> u64 {
-    // A cause that the framework does not tell apart has no counter.
+    // A cause without a counter in this version of the framework is left out.
     REFUSALS
         .into_iter()
         .filter_map(|name| module::counter(pmu, name).ok())
         .sum()
 }
 
-/// A ring with an AUX area that is mapped by an event that is no trace's, for an event of the PMU, and for both.
+/// A ring with an AUX area that a dummy event has mapped. Events of one or two PMUs are redirected to it.
 struct Shared(Probe);
 
 impl Shared {
-    /// The ring is made by a PMU of this name.
+    /// Makes the ring with an event of this PMU.
     fn new(pmu: &str, cpu: i32, pages: usize) -> Result<Self> {
         const DATA_PAGES: usize = 64;
         let ring = Event::open(&software(DUMMY, 0), 0, cpu)?;
@@ -127,7 +127,7 @@ impl Shared {
         Ok(Self(Probe::of(ring, &attr, control, aux, false)?))
     }
 
-    /// An event of this thread that writes to it.
+    /// Opens an event of this thread that writes to the ring.
     fn writer(&self, pmu: &str, cpu: i32, flags: Flags) -> Result<Event> {
         let mut attr = traced(pmu)?;
         attr.flags |= flags;
@@ -136,14 +136,14 @@ impl Shared {
         Ok(event)
     }
 
-    /// Reads what there is.
+    /// Reads all records and all trace.
     fn read(&mut self) -> Result<()> {
         self.0.read_records()?;
         self.0.read_trace(u64::MAX)?;
         Ok(())
     }
 
-    /// That each byte is of one record, and the trace that of `pattern` events, each going on where it was.
+    /// Checks that each byte belongs to exactly one record, and that the trace consists of correct streams of `pattern`.
     fn verify(&mut self) -> Result<()> {
         self.read()?;
         let lost = self.0.lost_records;
@@ -167,7 +167,7 @@ impl Shared {
     }
 }
 
-/// Both run on CPU 0: who comes second finds a transaction open that is not its own. How often.
+/// Both events run on CPU 0. The second one finds that the first has an open transaction. Returns how often begins failed.
 fn nested(names: [&str; 2]) -> Result<u64> {
     const TIMES: u64 = 10;
     let failed = || refusals(names[0]) + refusals(names[1]);
@@ -186,7 +186,7 @@ fn nested(names: [&str; 2]) -> Result<u64> {
             event.enable()?;
             spin(Duration::from_millis(3));
         }
-        // Both are taken off and put on again, until there is trace.
+        // Restarts the owner until there is trace.
         wait_for("trace of the owner", || {
             if shared.0.head() != 0 {
                 return Ok(true);
@@ -208,8 +208,8 @@ fn nested(names: [&str; 2]) -> Result<u64> {
     Ok(refused)
 }
 
-/// A task's event that is inherited cannot be mapped, but it can be redirected to one that is: then its children write to one
-/// ring from all CPUs. perf's count of transactions is made for one CPU. How often one was refused.
+/// perf does not map a task's inherited event, but it can be redirected to a mapped one. Then its children write to one ring from all CPUs,
+/// although perf's count of transactions is for a single CPU. Returns how often begins failed.
 fn inherited() -> Result<u64> {
     const TIMES: u32 = 6;
     let before = refusals("pattern");
@@ -224,7 +224,7 @@ fn inherited() -> Result<u64> {
                 scope.spawn(move || -> Result<()> {
                     pin(cpu)?;
                     while Instant::now() < end {
-                        // Off and on: each time it begins anew.
+                        // Each time that the thread is scheduled in, its transaction begins anew.
                         spin(Duration::from_micros(300));
                         thread::yield_now();
                     }
@@ -255,7 +255,7 @@ fn inherited() -> Result<u64> {
     Ok(refused)
 }
 
-/// An AUX ring that is mapped through an event whose ring is another's, and that goes in every order.
+/// Maps an AUX ring through a redirected event, and closes and unmaps everything in different orders.
 pub fn redirected() -> Result<String> {
     const TIMES: u64 = 12;
     let mut bytes_seen = 0;

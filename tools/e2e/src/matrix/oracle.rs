@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether what a row has read is right.
+//! Checks the trace and the records that a row has read.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::events::probe::Probe;
 use crate::model::{say, Fault, Follower, Model, Setup, Sink, BARRIER};
 use crate::stream::{self, Content};
 
-/// What came of a row's events.
+/// The results of a row's events, which can be added.
 #[derive(Default)]
 pub(super) struct Sum {
     pub(super) generated: u64,
@@ -43,8 +43,8 @@ impl Sum {
     }
 }
 
-/// Bytes without trace of which these records of a ring that is overwritten tell: padding, and barriers, as packets are of
-/// another length.
+/// Bytes without trace, by the records of a ring in overwrite mode: padding and barriers. A barrier shows by its length, which differs from
+/// that of a packet.
 fn overhead(setup: &Setup, records: &[perfdata::Aux]) -> u64 {
     let of_one = |record: &perfdata::Aux| {
         let begin = record.offset - record.size;
@@ -68,8 +68,8 @@ fn first_difference(expected: &[perfdata::Aux], got: &[perfdata::Aux]) -> String
     )
 }
 
-/// The trace up to the head: what a dead reader has written to its file, and what the ring still holds after that. Where
-/// both have a byte, since the reader died before it gave its place back, it is the same.
+/// The trace up to the head: the file of a dead reader, followed by the rest of the ring. The reader may die before it releases bytes, so
+/// both may have the same bytes, which must be equal.
 fn joined(probe: &Probe, mut file: Vec<u8>) -> Result<Vec<u8>> {
     let (tail, held) = probe.peek()?;
     let tail = usize::try_from(tail)?;
@@ -90,7 +90,7 @@ fn joined(probe: &Probe, mut file: Vec<u8>) -> Result<Vec<u8>> {
 }
 
 impl Row {
-    /// Whether what an event has left is right; nothing if its reader should have kept up and did not.
+    /// Checks the results of an event. Returns `None` if its reader should have kept up and did not.
     pub(super) fn check(&self, probe: &mut Probe, file: Option<Vec<u8>>) -> Result<Option<Sum>> {
         let setup = self.setup();
         let generated = probe.generated()?;
@@ -100,7 +100,7 @@ impl Row {
         let records = &probe.records;
         let begins_in_order = records.iter().all(|r| r.offset >= r.size) || !setup.overwrite;
         ensure!(begins_in_order, "a record that ends before it can begin");
-        // What came: first, as it says most of what is wrong.
+        // The records are checked first, because they show most defects.
         let expected = self.predict();
         match &expected {
             Some(expected) if expected.records() == records => ensure!(
@@ -113,7 +113,7 @@ impl Row {
                 if self.reader != Reader::KeepsUp {
                     bail!(differs);
                 }
-                // It may not have kept up; but what came must be possible.
+                // The reader may not have kept up. The records must be possible nevertheless.
                 Follower::new(setup, false)
                     .follow(records)
                     .context(differs)?;
@@ -145,11 +145,11 @@ impl Row {
         let told: u64 = probe.records.iter().map(|r| r.size).sum();
         ensure!(
             setup.overwrite || told + content.padding == head,
-            "the records tell of {told} bytes, {} are padding, and the head is at {head}",
+            "the records report {told} bytes, {} are padding, and the head is at {head}",
             content.padding
         );
         let records = &probe.records;
-        // In a ring that is overwritten, all packets without trace that there ever were.
+        // In overwrite mode, packets without trace that were overwritten count, too.
         let overhead = match (&expected, setup.overwrite) {
             (_, false) => content.overhead,
             (Some(expected), true) => expected.overhead(),
@@ -190,7 +190,7 @@ impl Row {
         }))
     }
 
-    /// Whether the trace is of CPUs that the event was on.
+    /// Checks that the trace comes from CPUs on which the event was.
     fn cpu_is_right(&self, content: &Content) -> bool {
         match self.mode {
             Mode::Cpu => content.cpus.iter().all(|&cpu| cpu == 1),
@@ -199,7 +199,7 @@ impl Row {
         }
     }
 
-    /// What must come, where that is known.
+    /// The predicted records, if they can be predicted.
     fn predict(&self) -> Option<Model> {
         if !self.is_predictable() {
             return None;
@@ -212,7 +212,7 @@ impl Row {
             Reader::KeepsUp => {
                 model.run_kept_up();
                 if model.lost() != 0 {
-                    // No reader is fast enough for this ring; when it comes after the loss is its own affair.
+                    // With this ring, even a fast reader loses trace, and the time of its next read is unknown.
                     return None;
                 }
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The readers of the rows, the threads that are traced, and the process that reads an AUX area until it is killed.
+//! The readers of the rows, the threads that are traced, and a process that reads an AUX area until it is killed.
 
 use std::io::Write;
 use std::path::Path;
@@ -26,15 +26,15 @@ use crate::stream;
 use crate::wait::{wait_for, PATIENCE};
 use crate::workload::{pin, spin};
 
-/// What refused rings would leak together.
+/// How many bytes the refused rings of a row would leak together.
 const LEAK: u64 = 64 << 20;
-/// A silent event is on for so long each time, in ns: 200 ticks.
+/// How long a silent event is enabled each time, in ns: 200 ticks.
 const QUIET: u64 = 20_000_000;
 
-/// Loops of a slow reader.
+/// How many times a slow reader reads.
 const ROUNDS: usize = 3;
 
-/// What a slow reader reads at a time: no whole number of packets.
+/// How many bytes a slow reader reads at a time. They are no whole number of packets.
 pub(super) fn part(setup: &Setup) -> u64 {
     setup.ring / 2 + 40
 }
@@ -49,14 +49,14 @@ fn free() -> Result<u64> {
 
 /// A thread to trace.
 pub struct Target {
-    /// Which one.
+    /// Its thread id.
     pub tid: i32,
     done: std::sync::Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Target {
-    /// Starts one that computes on one CPU and on the other; or has threads of its own do so.
+    /// Starts a thread that computes alternately on the two CPUs. With `children`, it starts threads that do so.
     ///
     /// # Errors
     /// If it does not start.
@@ -71,7 +71,7 @@ impl Target {
                     break;
                 }
                 let work = move || {
-                    // Where it cannot be moved, it computes where it is.
+                    // If it cannot be moved, it computes on its current CPU.
                     let _ = pin(cpu);
                     spin(Duration::from_millis(3));
                 };
@@ -102,7 +102,7 @@ impl Drop for Target {
     }
 }
 
-/// The process that reads a ring and is killed. It has the event as its standard input.
+/// A process that reads a ring until it is killed. Its standard input is the event.
 struct Recorder(Child);
 
 impl Recorder {
@@ -116,7 +116,7 @@ impl Recorder {
             .spawn()
             .context("cannot start a reader")?;
         let child = Self(child);
-        // It makes its file when it has mapped the ring.
+        // It creates its file after it has mapped the ring.
         wait_for("mapping", || Ok(file.exists()))?;
         Ok(child)
     }
@@ -124,7 +124,7 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        // It cannot have ended.
+        // It is still running.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -153,7 +153,7 @@ pub fn read(args: &Reading) -> Result<ExitCode> {
         let range = ring.pending(&area)?;
         let mut got = vec![0; usize::try_from(range.end - range.start)?];
         if !got.is_empty() {
-            // First to the file, then its place back: so nothing is lost, whenever this process ends.
+            // The trace is written to the file before its space is released. So nothing is lost, whenever this process is killed.
             ring.copy(&area, range.start, &mut got);
             file.write_all(&got).context("cannot write the file")?;
             ring.release(&area, range.end);
@@ -163,7 +163,7 @@ pub fn read(args: &Reading) -> Result<ExitCode> {
 }
 
 impl Row {
-    /// The events of its group that pause and resume an event.
+    /// Opens the siblings that pause and resume an event.
     pub(super) fn siblings(&self, probe: &Probe, cpu: i32) -> Result<Vec<Event>> {
         let actions: &[(u32, u64)] = match self.paused {
             None | Some(Paused::Always) => &[],
@@ -183,7 +183,7 @@ impl Row {
             .collect()
     }
 
-    /// Traces, and reads as the row's reader does. What the file has, of a reader that has one.
+    /// Traces, and reads the ring like the row's reader. Returns the content of the reader's file, if it writes one.
     pub(super) fn read(&self, probe: &mut Probe, cpu: i32) -> Result<Option<Vec<u8>>> {
         let setup = self.setup();
         let part = part(&setup);
@@ -228,7 +228,7 @@ impl Row {
                 self.full(probe, 1)?;
             }
             Reader::Dies => {
-                // In the middle of what it does: after the first of its pieces, or a later one.
+                // The reader is killed during its work, after it has written some pieces.
                 let goal = setup.ring / 4;
                 let result = probe.until("a file", |_| {
                     Ok(std::fs::metadata(path.path()).map_or(0, |file| file.len()) >= goal)
@@ -237,7 +237,7 @@ impl Row {
                 result?;
                 probe.read_records()?;
                 let cuts = probe.truncations();
-                // Off if it was not fast enough.
+                // The event is disabled if the reader was too slow.
                 probe.event.enable()?;
                 self.full(probe, cuts + 1)?;
                 let read = std::fs::read(path.path());
@@ -261,8 +261,8 @@ impl Row {
         Ok(file)
     }
 
-    /// Reads a snapshot of a ring that no unit writes. As [`Probe::until()`] says, perf can miss the clone of an inherited event
-    /// that is made at the same time, so that it stays on. Then it has made trace until the next time that it is turned off.
+    /// Reads a snapshot while the event is disabled. perf can miss the clone of an inherited event that is made at the same time: see
+    /// [`Probe::until()`]. Such a clone stays enabled, and generates trace until the next disable. Then the snapshot is taken again.
     fn read_snapshot(&self, probe: &mut Probe) -> Result<()> {
         let mut tries = if self.mode == Mode::Inherited { 4 } else { 1 };
         loop {
@@ -281,7 +281,8 @@ impl Row {
         }
     }
 
-    /// Has rings refused, as often as would leak [`LEAK`] bytes: nothing is left of them, neither memory nor a reference.
+    /// Tries to map rings that the driver refuses, so often that a leak would add up to [`LEAK`] bytes. No memory and no reference may be
+    /// left.
     pub(super) fn refuse(&self, attr: &Attr, cpu: i32) -> Result<()> {
         let Some(refused) = self.refused else {
             return Ok(());
@@ -305,7 +306,7 @@ impl Row {
             ensure!(errno == Some(Errno::NOMEM), "{error:#}");
         }
         let end = Instant::now() + PATIENCE;
-        // RCU frees some of it later.
+        // RCU frees some memory later.
         loop {
             let now = module::references("pattern")?;
             let gone = free.saturating_sub(self::free()?);
@@ -320,14 +321,14 @@ impl Row {
         }
     }
 
-    /// Has a silent event on several times.
+    /// Enables a silent event several times.
     fn listen(&self, probe: &Probe) -> Result<()> {
         let [began, refused] = ["begins", "begin_refused"].map(|name| counter("pattern", name));
         let (began, refused) = (began?, refused?);
         for round in 1.. {
             probe.event.enable()?;
             let end = Instant::now() + PATIENCE;
-            // What it generates the sums will tell.
+            // If it generates something, the sums will show that.
             let done = |count: Count| count.value > 0 || count.enabled >= QUIET * round;
             while !probe.event.count()?.is_some_and(done) {
                 ensure!(
@@ -351,12 +352,12 @@ impl Row {
         Ok(())
     }
 
-    /// Waits until the ring was found full once more, or the unit is silent; whether it is silent.
+    /// Waits until the ring has been full once more, or until the unit has reached its limit. Returns whether the limit is reached.
     fn full(&self, probe: &mut Probe, round: usize) -> Result<bool> {
         let limit = self.setup().limit;
         let mut done = false;
         probe.until("a full ring", |probe| {
-            // The counter first: a unit that fell silent with a full ring has said so before.
+            // The counter is read first: if the unit reaches its limit with a full ring, the truncation's record comes before.
             done = probe.generated()? >= limit;
             probe.read_records()?;
             Ok(done || probe.truncations() >= round)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The rows: what each asks the driver for, and how its trace is read.
+//! The rows: the attributes of a row's event, and the way in which its trace is read.
 
 use std::fmt;
 use std::path::Path;
@@ -12,35 +12,35 @@ use perfdata::{Attr, Flags, Read};
 use crate::events::probe::bytes;
 use crate::model::{Fault, Setup, Sink};
 
-/// What an event is bound to.
+/// The CPU or thread that an event is bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// A CPU.
     Cpu,
-    /// Each CPU, an event each.
+    /// All CPUs, with an event for each.
     System,
-    /// A thread, wherever it runs.
+    /// A thread, on any CPU.
     Task,
-    /// A thread on a CPU, an event for each CPU.
+    /// A thread, with an event for each CPU.
     TaskCpu,
-    /// The same, and what the thread starts.
+    /// Like `TaskCpu`, and the event is inherited by the thread's children.
     Inherited,
 }
 
 /// How a ring is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reader {
-    /// As soon as there is something.
+    /// As soon as there is trace.
     KeepsUp,
-    /// When the ring is full, and then only a part.
+    /// When the ring is full, and then only a part of it.
     Slow,
-    /// Not before the end.
+    /// Only at the end.
     Stops,
     /// By a process that is killed.
     Dies,
-    /// Overwritten; looked at once, at the end.
+    /// In overwrite mode, one snapshot at the end.
     Once,
-    /// Overwritten; looked at several times.
+    /// In overwrite mode, several snapshots.
     Snapshots,
 }
 
@@ -50,7 +50,7 @@ impl Reader {
     }
 }
 
-/// A row.
+/// A row of the matrix.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
     pub(super) mode: Mode,
@@ -58,28 +58,28 @@ pub(super) struct Row {
     pub(super) sink: Sink,
     /// Pages of the ring.
     pub(super) pages: usize,
-    /// `attr.aux_watermark`; 0: as perf has it.
+    /// `attr.aux_watermark`; 0 for perf's default.
     pub(super) watermark: u64,
-    /// What goes wrong.
+    /// The fault that the unit has.
     pub(super) fault: Fault,
-    /// Each session begins at a multiple of this power of two, if it is not 1.
+    /// Each transaction begins at a multiple of this power of two; 1 for no alignment.
     pub(super) align: u64,
-    /// Pages of bounce memory; 0: as the driver has it.
+    /// Pages of bounce memory; 0 for the driver's default.
     pub(super) bounce: usize,
-    /// Whether others of its group pause and resume the event, and whether it starts paused.
+    /// Whether siblings in the group pause and resume the event, and whether it starts paused.
     pub(super) paused: Option<Paused>,
-    /// Why no ring can be mapped, several times, before one is.
+    /// Whether mappings of the ring are refused several times first, and for which reason.
     pub(super) refused: Option<Refused>,
-    /// What is in the name, beside the above.
+    /// An addition to the row's name.
     pub(super) note: String,
 }
 
 /// How an event is paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Paused {
-    /// From the start, until another resumes it.
+    /// From the start, until a sibling resumes it.
     Start,
-    /// By one and resumed by the other, over and over.
+    /// One sibling pauses it and another resumes it, over and over.
     Again,
     /// From the start, and never resumed.
     Always,
@@ -88,11 +88,11 @@ pub(super) enum Paused {
 /// Why a driver refuses a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// Before it has anything: `fault=6`.
+    /// `setup_aux()` fails before it allocates anything: `fault=6`.
     Setup,
-    /// When it has all its memory but the last piece: `fault=7`.
+    /// `setup_aux()` fails at the last allocation: `fault=7`.
     Memory,
-    /// It has fewer pages than `min=` asks for: half as many.
+    /// The ring has half as many pages as `min=` demands.
     Small,
 }
 
@@ -125,7 +125,7 @@ pub(super) fn rows(sinks: &[Sink]) -> Vec<Row> {
         product(sink, &mut rows);
         watermarks(sink, &mut rows);
         pauses(sink, &mut rows);
-        // What the first version of the driver does not have.
+        // A driver that has only the direct sink lacks these features, too.
         if sinks.len() > 1 {
             faults(sink, &mut rows);
             refusals(sink, &mut rows);
@@ -136,15 +136,15 @@ pub(super) fn rows(sinks: &[Sink]) -> Vec<Row> {
     rows
 }
 
-/// Each mode, with rings of each size, under readers of each kind.
+/// Each mode, with rings of each size and readers of each kind.
 fn product(sink: Sink, rows: &mut Vec<Row>) {
     for pages in [smallest(sink), 16, 1024] {
         for mode in MODES {
             rows.extend(READERS.map(|reader| Row {
                 watermark: match reader {
-                    // Room for what comes while the reader is told.
+                    // The rest of the ring has space for the trace that comes until the reader runs.
                     Reader::KeepsUp => bytes(pages) / 4,
-                    // In many pieces, so that it dies between two of them.
+                    // Many pieces, so that the reader is killed between two of them.
                     Reader::Dies => bytes(pages) / 8,
                     _ => 0,
                 },
@@ -173,7 +173,7 @@ fn watermarks(sink: Sink, rows: &mut Vec<Row>) {
     }
 }
 
-/// A paused unit generates nothing and commits nothing, so what comes is the same.
+/// A paused unit generates nothing and commits nothing, so the model's prediction is the same.
 fn pauses(sink: Sink, rows: &mut Vec<Row>) {
     for (name, paused) in [
         ("started paused", Paused::Start),
@@ -212,7 +212,7 @@ fn faults(sink: Sink, rows: &mut Vec<Row>) {
     }
 }
 
-/// Then one is mapped, and is as good as any.
+/// After the refusals, a ring is mapped, which must work like any other.
 fn refusals(sink: Sink, rows: &mut Vec<Row>) {
     for (name, refused) in [
         ("setup fails", Refused::Setup),
@@ -239,7 +239,7 @@ fn alignments(sink: Sink, rows: &mut Vec<Row>) {
     }
 }
 
-/// Bounce memory that is smaller than the ring, and larger.
+/// Bounce memory that is smaller or larger than the ring.
 fn bounces(sink: Sink, rows: &mut Vec<Row>) {
     if sink == Sink::Direct {
         return;
@@ -255,7 +255,7 @@ fn bounces(sink: Sink, rows: &mut Vec<Row>) {
     }
 }
 
-/// Pages of the smallest ring there is.
+/// Pages of the smallest ring that the sink supports.
 fn smallest(sink: Sink) -> usize {
     match sink {
         Sink::Direct => 2,
@@ -290,13 +290,13 @@ impl fmt::Display for Row {
     }
 }
 
-/// How much of what the unit generates, and how fast.
+/// The size and number of the unit's packets.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
-    /// Units of a packet.
+    /// Length of a packet, in units of 64 bytes.
     pub(super) packet: u64,
     pub(super) burst: u64,
-    /// Ticks in which the ring would be full.
+    /// Ticks until the ring is full.
     pub(super) ticks: u64,
 }
 
@@ -318,7 +318,7 @@ impl Row {
     }
 
     pub(super) fn pace(&self) -> Pace {
-        // Ticks that do not divide the ring; the smallest ring is of direct two pages, of which it can only use one.
+        // Ticks do not divide the ring. The smallest ring for `direct` has two pages, of which the unit can use only one.
         match self.pages {
             0..=2 => Pace {
                 packet: 3,
@@ -338,17 +338,17 @@ impl Row {
         }
     }
 
-    /// Whether nothing but the row itself starts and stops the event.
+    /// Whether only the row itself starts and stops the event.
     pub(super) fn is_predictable(&self) -> bool {
         matches!(self.mode, Mode::Cpu | Mode::System)
     }
 
-    /// Whether its unit generates nothing.
+    /// Whether the unit generates nothing.
     pub(super) fn is_silent(&self) -> bool {
         self.paused == Some(Paused::Always) || self.fault == Fault::Start
     }
 
-    /// How much is generated, in rings.
+    /// How much trace is generated, in lengths of the ring.
     pub(super) fn rings(&self) -> u64 {
         if self.pages > 16 || !self.is_predictable() {
             2
@@ -361,7 +361,7 @@ impl Row {
         let Pace { packet, burst, .. } = self.pace();
         let ring = bytes(self.pages);
         let packet = packet * 64;
-        // All of it must be asked for, so it is a whole number of ticks.
+        // The unit must be able to generate all of it, so it is a whole number of ticks.
         let limit = (self.rings() * ring + ring / 3) / (packet * burst) * packet * burst;
         Setup {
             sink: self.sink,
@@ -389,7 +389,7 @@ impl Row {
         }
     }
 
-    /// The event's attribute; a tick every so many microseconds.
+    /// The event's attributes, with a tick every `tick_us` microseconds.
     pub(super) fn attr(&self, tick_us: u64) -> Result<Attr> {
         let setup = self.setup();
         let Pace { packet, burst, .. } = self.pace();

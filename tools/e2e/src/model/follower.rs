@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Which AUX records are possible, where the scheduler or the reader acts at times of its own.
+//! Checks whether AUX records are possible if the scheduler or the reader acts at unknown times.
 
 use anyhow::{ensure, Context, Result};
 use perfdata::{Aux, AuxFlags};
 
 use super::{say, Setup, Sink, BARRIER};
 
-/// Whether records are possible, when it is not known when the reader reads and when the event is scheduled.
+/// Checks records, without knowing when the reader reads and when the event is scheduled.
 #[derive(Debug, Clone)]
 pub struct Follower {
     setup: Setup,
-    /// Whether a session may end at any time, as those of a task do.
+    /// Whether a transaction may end at any time, because the event belongs to a task.
     switches: bool,
     head: u64,
     woken: u64,
 }
 
 impl Follower {
-    /// For records from the first one on.
+    /// A follower of all records of a ring, beginning with the first.
     pub fn new(setup: Setup, switches: bool) -> Self {
         Self {
             setup,
@@ -28,10 +28,10 @@ impl Follower {
         }
     }
 
-    /// Takes all records, in their order. The last may be the one of a disable.
+    /// Checks all records, in their order. The last one may come from a disable.
     ///
     /// # Errors
-    /// Says which is wrong, and what is.
+    /// Reports the first impossible record, and the reason.
     pub fn follow(&mut self, records: &[Aux]) -> Result<()> {
         for (n, record) in records.iter().enumerate() {
             let last = n + 1 == records.len();
@@ -52,7 +52,7 @@ impl Follower {
             record.flags - cut == setup.flags(),
             "flags that nothing has asked for"
         );
-        // In overwrite mode, and with a buffer that laps, more may have been generated than is kept.
+        // If the bounce memory may be overwritten or get full, the unit may generate more than is kept.
         let laps = setup.fills();
         ensure!(
             laps || !record.flags.contains(AuxFlags::PARTIAL),
@@ -87,7 +87,7 @@ impl Follower {
 
         ensure!(record.size < setup.ring, "longer than the ring");
         let wakeup = self.woken + setup.watermark();
-        // Where the unit can say so at the earliest.
+        // The first position at which the unit can raise an interrupt for the wakeup point.
         let point = wakeup
             .max(begin + 1)
             .next_multiple_of(if setup.sink == Sink::Direct {
@@ -100,7 +100,7 @@ impl Follower {
             "more than a tick after the wakeup point {wakeup:#x}: the reader was not woken"
         );
         let early = match setup.sink {
-            // The last end of a region but one within the room that the reader has left.
+            // If little space is left, the interrupt is as early as the first end of a region.
             Sink::Direct => (begin + 1).next_multiple_of(setup.region).min(wakeup),
             Sink::Sg => wakeup.min(begin + setup.interrupt()),
             Sink::Flat => wakeup.saturating_sub(BARRIER),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The model beside sequences that were worked out by hand.
+//! Compares the model with sequences that were worked out by hand.
 
 #![allow(clippy::unwrap_used)]
 
@@ -35,23 +35,23 @@ fn stopped(setup: Setup) -> Model {
     model
 }
 
-/// By hand: ticks of 960 bytes. The interrupt is at the end of the page of the wakeup point, 8192, which the 9th tick
-/// passes: 8640. Then it is at the last end of a page but one, 8192, which is past, so at the next: 12288, which is also
-/// where the unit stops: 19 packets fit, and the 20th is the last of the 4th tick.
+/// Ticks are 960 bytes. The wakeup point is 8192, an end of a page, and so the place of the interrupt. The 9th tick passes it: 8640. The
+/// unit stops at 12288, because the next end of a page is beyond the space. No end of a page is left before it, so the interrupt is at
+/// 12288, too. 19 packets fit, and the 20th is the last one of the 4th tick.
 #[test]
 fn direct_stops_at_the_end_of_a_page() {
     let model = stopped(SETUP);
     assert_eq!(ends(&model), [(0, 8640, 0), (8640, 3648, 1)]);
     assert_eq!((model.generated(), model.lost()), (13 * 960, 192));
     assert!(!model.is_on());
-    // 16383 - 12288 = 4095 bytes: no end of a page.
+    // The space is 16383 - 12288 = 4095 bytes, and has no end of a page.
     let mut model = model;
     model.enable();
     model.run();
     assert_eq!(ends(&model)[2..], [(12288, 0, 1)]);
     assert_eq!(model.lost(), 192 + 960);
-    // With all given back there are three ends, up to 24576. The interrupt is at the wakeup point, 16384; then it would be
-    // at 24576, and is at the end before; then that is past.
+    // With all space released, there are three ends of pages, up to 24576. First, the interrupt is at the wakeup point, 16384. The next
+    // wakeup point is 24576, where the unit stops, so the interrupt is a page before. After that, it is at 24576.
     model.drain(u64::MAX);
     model.enable();
     model.run();
@@ -61,8 +61,8 @@ fn direct_stops_at_the_end_of_a_page() {
     );
 }
 
-/// 17 ticks are 16320; half the memory is passed by the 9th, and the wakeup point with it. Of 16383 - 8640 bytes 40
-/// packets fit.
+/// 17 ticks are 16320 bytes. The 9th tick passes half of the bounce memory, and also the wakeup point. The ring has space for 16383 - 8640
+/// bytes, which are 40 packets.
 #[test]
 fn sg_keeps_the_oldest() {
     let model = stopped(Setup {
@@ -73,7 +73,7 @@ fn sg_keeps_the_oldest() {
     assert_eq!((model.generated(), model.lost()), (18 * 960, 960));
 }
 
-/// As for sg, but 64 bytes of what is left are a barrier's, and 39 packets fit behind it.
+/// Like sg, but a barrier takes 64 bytes of the space, and 39 packets fit behind it.
 #[test]
 fn flat_keeps_the_newest_behind_a_barrier() {
     let model = stopped(Setup {
@@ -126,7 +126,7 @@ fn overwriting_has_no_end() {
         assert_eq!(ends(&model), [(39_936, 39_936, 2)]);
         assert_eq!(model.lost(), 0);
     }
-    // The buffer holds 85 packets, the newest of 208.
+    // The buffer keeps 85 packets: the newest of 208.
     let mut flat = stopped(Setup {
         sink: Sink::Flat,
         overwrite: true,
@@ -137,7 +137,7 @@ fn overwriting_has_no_end() {
     assert_eq!(flat.lost(), (208 - 85) * 192);
 }
 
-/// Each fault's effect on a ring that has room for all, by hand: 40 ticks of 960 bytes.
+/// The effect of each fault on a ring that has space for all trace, 40 ticks of 960 bytes.
 #[test]
 fn faults_have_their_flags() {
     let setup = |fault| Setup {
@@ -157,7 +157,7 @@ fn faults_have_their_flags() {
         ends(&model)
     };
     for sink in [Sink::Direct, Sink::Sg] {
-        // 18 ticks are 17280; the next point is 32768, passed by 35.
+        // 18 ticks are 17280 bytes. The next wakeup point is 32768, which the 35th tick passes.
         assert_eq!(
             run(sink, Fault::None),
             [(0, 17_280, 0), (17_280, 16_320, 0), (33_600, 4800, 0)]
@@ -168,7 +168,7 @@ fn faults_have_their_flags() {
         );
         assert_eq!(run(sink, Fault::Pending), [(0, 38_400, 0)]);
         assert_eq!(run(sink, Fault::Lost), [(0, 38_400, 0)]);
-        // The 16th and the 32nd tick.
+        // Faults are in the 16th and the 32nd tick.
         assert_eq!(
             run(sink, Fault::Overflow(16)),
             [
@@ -181,7 +181,7 @@ fn faults_have_their_flags() {
         );
         assert_eq!(run(sink, Fault::Collision(40))[2..], [(33_600, 4608, 8)]);
     }
-    // The last packets are generated after the reader has stopped; then the interrupt comes at once.
+    // The interrupt is pending when the event is disabled; it is taken at the first tick after the event is enabled again.
     let mut model = Model::new(setup(Fault::Pending));
     model.enable();
     for _ in 0..20 {
@@ -197,7 +197,7 @@ fn faults_have_their_flags() {
     );
 }
 
-/// Records that a follower must refuse.
+/// A follower must refuse these records.
 #[test]
 fn a_follower_refuses() {
     let aux = |offset, size, flags| Aux {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! One ring: every packet, the positions of each stream, and the sum.
+//! Checks one ring: every packet, the positions of each stream, and the sum.
 //!
-//! The trace is read from its beginning to its end. What is carried on from one portion to the next is less than a packet.
+//! The trace is read once, from its beginning to its end, in portions. Less than a packet is kept from one portion for the next.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -18,10 +18,10 @@ use pattern_codec::{
 
 use super::{Content, KEPT};
 
-/// The PMU.
+/// The name of the PMU.
 const PATTERN: &str = "pattern";
 
-/// Verifies the trace of all rings of `pattern`, by their numbers. The pieces are read as they follow each other in the files.
+/// Verifies the trace of all rings of `pattern`. The result has the ring's number as its key. Pieces are read in their order in the files.
 pub(super) fn contents<S: Source>(
     files: &[S],
     trace: &Trace,
@@ -53,32 +53,32 @@ pub(super) fn contents<S: Source>(
         .collect())
 }
 
-/// Where a run is.
+/// The state of the check of a run.
 enum Phase {
-    /// Looking for the first packet.
+    /// Searches for the first packet.
     Sync,
     Packets,
-    /// No packet begins at this place of the run; looking for the next one.
+    /// No packet begins at this position of the run, for this reason. Searches for the next packet.
     Stray(DecodeError, u64),
 }
 
-/// Trace without a gap in its positions.
+/// A run: trace without a gap between its positions.
 struct Run {
     base: u64,
-    /// How long it is until now.
+    /// The length so far.
     len: u64,
-    /// How much of it was looked at.
+    /// How many bytes were checked.
     at: u64,
     phase: Phase,
-    /// Bytes in front of the first packet, of which packets are missing.
+    /// Bytes in front of the first packet: the rest of a packet whose front is missing.
     cut: u64,
-    /// Streams that it has shown.
+    /// The streams that this run contains.
     here: BTreeSet<u32>,
-    /// From where on its bytes are those of which piece.
+    /// Where the bytes of each piece begin in the run, and the number of the piece.
     parts: Vec<(u64, usize)>,
 }
 
-/// What a ring's trace holds.
+/// The check of one ring's trace.
 struct Unit<'t> {
     ring: &'t Ring,
     trace: &'t Trace,
@@ -86,10 +86,10 @@ struct Unit<'t> {
     out: Content,
     problems: Vec<String>,
     streams: BTreeMap<u32, Follow>,
-    /// Bytes that are in the file though no packet claims them: the gap that they leave is no loss.
+    /// Bytes of the file that are no valid packets. The gap that they leave in a stream does not count as a loss.
     unknown: u64,
     run: Option<Run>,
-    /// What of the run was read and not looked at.
+    /// Bytes of the run that were read but not yet checked.
     carry: Vec<u8>,
 }
 
@@ -112,7 +112,7 @@ impl<'t> Unit<'t> {
         self.mismatch(|| format!("at {place:#x} of the trace: {}", what()));
     }
 
-    /// The next piece. Snapshots may hold the same bytes: where they do, these must be equal.
+    /// Checks the next piece. Snapshots may overlap, and then must have the same bytes.
     fn piece<S: Source>(
         &mut self,
         number: usize,
@@ -126,7 +126,7 @@ impl<'t> Unit<'t> {
         let overwritten = self.trace.mode == Mode::Overwrite;
         let mut same = 0;
         match &self.run {
-            // A packet may go from one piece into the next.
+            // A packet may continue in the next piece.
             Some(_) if !overwritten => {}
             Some(run) if piece.offset <= run.base.wrapping_add(run.len) => {
                 let base = run.base;
@@ -152,7 +152,7 @@ impl<'t> Unit<'t> {
                     base: piece.offset,
                     len: 0,
                     at: 0,
-                    // The area begins in the middle of a packet, whose front was overwritten, or is in the file before.
+                    // The area begins within a packet. Its front was overwritten, or is in the file before.
                     phase: if cut { Phase::Sync } else { Phase::Packets },
                     cut: 0,
                     here: BTreeSet::new(),
@@ -171,7 +171,7 @@ impl<'t> Unit<'t> {
         Ok(())
     }
 
-    /// Looks at what there is, as far as it can be judged; at the end of a run, at all of it.
+    /// Checks the bytes that are there, except an incomplete packet at the end. If `last`, the run ends here, so all bytes are checked.
     fn look(&mut self, last: bool) {
         let Some(mut run) = self.run.take() else {
             return;
@@ -204,7 +204,7 @@ impl<'t> Unit<'t> {
         }
     }
 
-    /// Judges what `rest` begins with; how much that is, or [`None`] if it needs more of the run.
+    /// Checks what `rest` begins with. Returns how many bytes that is, or [`None`] if it needs more of the run.
     fn step(&mut self, run: &mut Run, rest: &[u8], last: bool) -> Option<usize> {
         if let Phase::Packets = run.phase {
             return self.packet(run, rest, last);
@@ -213,7 +213,7 @@ impl<'t> Unit<'t> {
         let len = match found {
             Some(len) => len,
             None if last => rest.len(),
-            // A packet can begin where less than a header was read.
+            // A packet may begin in the last bytes, which are too short for a header.
             None => rest
                 .len()
                 .checked_sub(HEADER_LEN - 1)
@@ -234,7 +234,7 @@ impl<'t> Unit<'t> {
         Some(len)
     }
 
-    /// The first packet of a run was found, or there is none.
+    /// Counts the bytes in front of the first packet. `found` says whether the run has a packet.
     fn synced(&mut self, run: &Run, found: bool) {
         let cut = run.cut;
         if (!found && cut != 0) || cut > u64::from(u16::MAX) {
@@ -245,7 +245,7 @@ impl<'t> Unit<'t> {
         self.out.recorded += cut;
     }
 
-    /// Where in a run no packet is.
+    /// Reports a range of the run that is no packet.
     fn stray(&mut self, base: u64, why: DecodeError, at: Range<u64>) {
         let len = at.end - at.start;
         self.wrong(base.wrapping_add(at.start), || {
@@ -260,7 +260,7 @@ impl<'t> Unit<'t> {
         if !is_header && !last {
             return None;
         }
-        // The trace was cut with the file, or goes on in the next.
+        // The end of the file may be cut, or the trace continues in the next file.
         let may_be_cut = self.trace.recovered || self.trace.partial;
         let header = match Header::decode(rest) {
             Ok(header) => header,
@@ -269,7 +269,7 @@ impl<'t> Unit<'t> {
                 return Some(rest.len());
             }
             Err(why) => {
-                // Goes on at the next packet, so that one bad place is one problem.
+                // The check continues at the next packet, so that one defect is one problem.
                 run.phase = Phase::Stray(why, run.at);
                 return Some(1);
             }
@@ -329,7 +329,7 @@ impl<'t> Unit<'t> {
         let overwritten = self.trace.mode == Mode::Overwrite;
         let new = run.here.insert(header.stream);
         let begins = !self.streams.contains_key(&header.stream);
-        // Where it was before the first file that is there is not known.
+        // The position before the first available file is unknown.
         let unseen = self.trace.partial && !overwritten;
         let from = if unseen { header.pos } else { 0 };
         let follow = self
@@ -337,8 +337,8 @@ impl<'t> Unit<'t> {
             .entry(header.stream)
             .or_insert(Follow::from(from));
         match follow.packet(header) {
-            // What was generated between two snapshots, and before the first, was overwritten; but for the rest of the packet
-            // that was cut.
+            // Bytes that were generated before the first snapshot and between two snapshots were overwritten. The rest of a cut packet is
+            // an exception: it is in the file.
             Ok(gap) if new && overwritten => {
                 let there = gap.min(run.cut);
                 run.cut -= there;
@@ -349,7 +349,7 @@ impl<'t> Unit<'t> {
                 if let (Some(told), false) = (told.filter(|told| *told != gap), begins && unseen) {
                     self.wrong(place, || {
                         format!(
-                            "the barrier tells of {told} bytes lost before it, and there are {gap}"
+                            "the barrier reports {told} bytes lost before it, and there are {gap}"
                         )
                     });
                 }
@@ -367,7 +367,7 @@ impl<'t> Unit<'t> {
         }
     }
 
-    /// A problem of the ring, of no place in it.
+    /// Reports a problem of the ring, without a position.
     fn mismatch(&mut self, what: impl FnOnce() -> String) {
         self.out.mismatches += 1;
         if self.problems.len() < KEPT {
@@ -375,7 +375,7 @@ impl<'t> Unit<'t> {
         }
     }
 
-    /// What was found, when there are no more pieces.
+    /// Returns the findings, after the last piece.
     fn ended(mut self) -> (Content, Vec<String>) {
         self.end_run();
         self.sum();
@@ -384,7 +384,7 @@ impl<'t> Unit<'t> {
 
     fn sum(&mut self) {
         let (trace, ring) = (self.trace, self.ring);
-        // In the midst of a trace bytes go missing for a reason, and a record has its flag.
+        // Bytes between packets are missing only if a driver has lost them, and then a record has a flag.
         let flagged = ring.loss.truncated + ring.loss.partial + ring.loss.collision;
         let told = flagged != 0 || ring.loss.full != 0 || ring.loss.records_lost != 0;
         let lost = self.out.lost;
@@ -395,9 +395,9 @@ impl<'t> Unit<'t> {
         }
         self.out.streams = to_u64(self.streams.len());
 
-        // What was generated after the last packet that found room can only be told by the counter.
+        // Only the counter shows how many bytes were generated after the last recorded packet.
         if trace.partial || trace.recovered && ring.counts.is_empty() {
-            // How far the unit has come is written down nowhere. What is known adds up by itself.
+            // The number of generated bytes is unknown, so the sum of the known bytes is used.
             self.out.generated = self.out.accounted();
             return;
         }
@@ -416,7 +416,7 @@ impl<'t> Unit<'t> {
             Some(rest) if trace.mode == Mode::Overwrite => {
                 self.out.overwritten = self.out.overwritten.saturating_add(rest);
             }
-            // The last packets found no room, and a record says so; or the recorder's output failed.
+            // The last packets found no space, and a record reports that; or the recorder could not write its output.
             Some(rest) if trace.cut || ring.loss.truncated + ring.loss.full != 0 => {
                 self.out.gaps += 1;
                 self.out.lost = self.out.lost.saturating_add(rest);
@@ -435,7 +435,7 @@ impl<'t> Unit<'t> {
 }
 
 impl Run {
-    /// Whether the first `same` bytes of a piece are those that the run has there.
+    /// Whether the first `same` bytes of a piece equal the run's bytes at the same positions.
     fn is_same<S: Source>(
         &self,
         pieces: &[Piece],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The oracle on recordings that are made here: right ones, and ones with every single thing wrong.
+//! Tests the checker with recordings that are made here: correct ones, and ones with a single defect each.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,7 +25,7 @@ impl Checked for Recording {
 
 #[test]
 fn a_good_recording() {
-    // The packets go over the ends of the pieces.
+    // Packets continue across the ends of pieces.
     let all = packets(0, 1024);
     let findings = Recording::new(false)
         .trace(&all[..200], NONE)
@@ -50,7 +50,7 @@ fn loss_is_counted_to_the_byte() {
     assert_eq!(findings.problems, [""; 0]);
     assert!(findings.lost());
     let content = findings.content().unwrap();
-    // 64 before the first packet, 64 between, 128 after the last.
+    // 64 bytes are missing before the first packet, 64 between packets, and 128 after the last.
     assert_eq!(
         (
             content.recorded,
@@ -62,7 +62,7 @@ fn loss_is_counted_to_the_byte() {
     );
 }
 
-/// A flat sink's trace: barriers tell of what is missing, in front of the packet behind it.
+/// The trace of a flat sink: a barrier reports the bytes that are missing before the next packet.
 #[test]
 fn barriers_tell_of_losses() {
     let findings = Recording::new(false)
@@ -87,7 +87,7 @@ fn barriers_tell_of_losses() {
         ),
         (256, 320, 128, 2)
     );
-    // In an overwritten area the bytes before a barrier packet at the front are unknown.
+    // In overwrite mode, the losses before a barrier at the front are unknown.
     let mut made = Recording::new(true);
     made.head = 4096;
     let findings = made
@@ -98,14 +98,15 @@ fn barriers_tell_of_losses() {
     assert_eq!(findings.content().unwrap().overwritten, 512);
 }
 
-/// Pieces of any length are brought to a multiple of 8, and put together again.
+/// The recorder pads a piece of any length to a multiple of 8. The checker must join such pieces.
 #[test]
 fn pieces_are_padded() {
     let all = packets(0, 128);
     for cut in 1..all.len() {
         let (front, back) = all.split_at(cut);
         let mut made = Recording::new(false);
-        // The first record tells of both pieces, as when it came between a look at the head and one at the records.
+        // The first record covers both pieces. This happens if the record comes after the recorder has read the head and before it reads
+        // the records.
         let findings = made
             .aux(128, NONE)
             .piece(front)
@@ -124,7 +125,7 @@ fn pieces_are_padded() {
     }
 }
 
-/// Padding is skipped: it lies between AUX records, or behind the last.
+/// The driver skips padding: it is between AUX records, or after the last one.
 #[test]
 fn padding_is_no_loss() {
     let mut made = Recording::new(false);
@@ -149,7 +150,7 @@ fn an_overwritten_area_begins_anywhere() {
     let mut made = Recording::new(true);
     made.head = 1000 - 256;
     let findings = made.piece(&all[744..1000]).count(1024).check();
-    // The last packet is cut here, which a driver never does.
+    // The last packet is cut here. A driver never does that.
     assert_eq!(findings.problems.len(), 1, "{findings}");
     let mut made = Recording::new(true);
     made.head = 1024 - 280;
@@ -168,7 +169,7 @@ fn an_overwritten_area_begins_anywhere() {
     assert!(!findings.lost());
 }
 
-/// Snapshots overlap or leave something out: every byte counts once.
+/// Snapshots overlap, or skip bytes: every byte must count once.
 #[test]
 fn snapshots_are_put_together() {
     let all = packets(0, 4096);
@@ -194,7 +195,7 @@ fn snapshots_are_put_together() {
         (576 + 280, 4096 - 576 - 280, 0, 0)
     );
 
-    // One byte that differs in what two of them hold.
+    // Two snapshots that differ in one byte of their overlap.
     let mut made = Recording::new(true);
     snapshot(&mut made, 0, 256);
     made.head = 128;
@@ -204,7 +205,7 @@ fn snapshots_are_put_together() {
     assert!(text.contains("is not the same"), "{text}");
 }
 
-/// A snapshot of all that there is ends anywhere, and is brought to a multiple of 8; records tell where the head was.
+/// A snapshot of all trace may end at any byte, and is then padded to a multiple of 8. The AUX records report the head.
 #[test]
 fn snapshots_are_padded() {
     let all = packets(0, 256);
@@ -223,7 +224,7 @@ fn snapshots_are_padded() {
     }
 }
 
-/// The files that a recording went into: together they are as one, alone they are consistent.
+/// A recording in several files: together they have the same content as one file, and each alone is consistent.
 #[test]
 fn parts_of_a_recording() {
     let parts = parts();
@@ -268,7 +269,7 @@ fn every_single_wrong_thing_is_found() {
                 )
                 .count(512)
                 .check(),
-            "the barrier tells of 128 bytes lost before it, and there are 64",
+            "the barrier reports 128 bytes lost before it, and there are 64",
         ),
         (
             "padding that is not zero",
@@ -358,13 +359,13 @@ fn every_single_wrong_thing_is_found() {
         assert!(!findings.problems.is_empty(), "{name}: nothing found");
         assert!(findings.to_string().contains(says), "{name}: {findings}");
     }
-    // A record that was lost explains trace of which no record tells, and is a loss.
+    // A lost record counts as a loss, and explains trace that no record reports.
     let findings = Recording::new(false).lost().piece(&good).count(512).check();
     assert_eq!(findings.problems, [""; 0]);
     assert!(findings.lost());
 }
 
-/// What a killed recorder leaves counts as lost at its end, and a packet that is cut is no mismatch.
+/// In a recovered file, the end of the trace counts as lost, and a packet that is cut there is no mismatch.
 #[test]
 fn a_recovered_file_is_consistent() {
     for cut in (8..=512).step_by(8) {
@@ -378,7 +379,7 @@ fn a_recovered_file_is_consistent() {
     }
 }
 
-/// Packets, barriers and padding of any kind and length, with what is none between them.
+/// Packets, barriers and padding of any kind and length, with undecodable bytes between them.
 fn any_trace() -> impl Strategy<Value = Vec<u8>> {
     let part = (0..8, 1_u16..40, 0_u16..70, any::<u8>());
     prop::collection::vec(part, 1..20).prop_map(|parts| {
@@ -406,7 +407,7 @@ fn any_trace() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// What is found in trace from `start` on that was recorded in pieces of these lengths.
+/// The findings for trace that begins at `start` and was recorded in pieces of these lengths.
 fn found(bytes: &[u8], lengths: &[usize], start: u64, part: Option<u32>, ended: &str) -> Findings {
     let mut made = Recording::new(part.is_none() && start != 0);
     made.part = part;
@@ -429,14 +430,14 @@ fn found(bytes: &[u8], lengths: &[usize], start: u64, part: Option<u32>, ended: 
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
-    /// Where a piece ends is nothing to the content: it is as if all were there at once.
+    /// The division into pieces must not change the findings: they must be those of a single piece.
     #[test]
     fn the_content_is_that_of_one_piece(
         bytes in any_trace(),
         lengths in prop::collection::vec(0_usize..200, 0..30),
         at in 0_usize..5,
     ) {
-        // Whole; snapshots; a part of several files; of a recorder that was killed.
+        // A whole recording; snapshots; one of several files; a file before a rotation; the file of a killed recorder.
         let (start, part, ended) = [
             (0, None, "whole"),
             (64, None, "whole"),
@@ -444,7 +445,7 @@ proptest! {
             (0, Some(1), "rotated"),
             (0, None, "recovered"),
         ][at];
-        // Of what is no multiple of 8, zeros at the end cannot be told from padding.
+        // The length must be a multiple of 8: otherwise padding cannot be distinguished from zeros at the end.
         let mut bytes = bytes;
         bytes.resize(bytes.len().next_multiple_of(8), 1);
         let lengths: Vec<usize> = lengths.into_iter().map(|len| len / 8 * 8).collect();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Recordings in a guest with `tsc=unstable`, where perf's clock cannot be made from the processor's cycle counter: `auxrec`
-//! beside stock `perf record`.
+//! Recordings in a guest with `tsc=unstable`: perf's clock does not use the processor's cycle counter there. Compares `auxrec` with stock
+//! `perf record`.
 
 use std::path::Path;
 use std::process::Command;
@@ -33,15 +33,15 @@ pub const CASES: &[Case] = &[
 
 const CLOCK: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
-/// The clock that the kernel goes by; it must be another than the cycle counter.
+/// The clock source of the kernel, which must not be the cycle counter.
 fn clock() -> Result<String> {
     let clock = std::fs::read_to_string(CLOCK).context("cannot read which clock is used")?;
     ensure!(clock.trim() != "tsc", "the guest goes by its cycle counter");
     Ok(clock.trim().to_owned())
 }
 
-/// What perf shows of the conversion in a file: whether there are TIME_CONV records, and shift, multiplier, zero, and whether they
-/// count, of AUXTRACE_INFO.
+/// The time conversion in a file, as perf shows it: whether there are TIME_CONV records, and shift, multiplier, zero and capability of
+/// AUXTRACE_INFO.
 fn conversion(file: &TraceFile) -> Result<(bool, Option<[u64; 4]>)> {
     const NAMES: [&str; 4] = [
         "Time Shift",
@@ -70,7 +70,7 @@ fn conversion(file: &TraceFile) -> Result<(bool, Option<[u64; 4]>)> {
     Ok((text.contains("PERF_RECORD_TIME_CONV"), words))
 }
 
-/// perf warns, and the bytes are as good as ever; auxrec has a clock of its own for these.
+/// perf warns, and still records the same bytes. auxrec uses CLOCK_MONOTONIC in this case.
 fn pattern() -> Result<String> {
     let clock = clock()?;
     let record = |tool: Tool| -> Result<String> {
@@ -106,8 +106,8 @@ fn pattern() -> Result<String> {
     Ok(format!("{clock}; {}; {}", record(Perf)?, record(Auxrec)?))
 }
 
-/// Trace with time stamps of the cycle counter. The trace of CPUs belongs to no known task then, and the recorder reports that before
-/// it records. The trace of a thread is as without stamps.
+/// Trace with time stamps of the cycle counter. The decoder cannot assign the trace of CPUs to tasks then, and the recorder warns about
+/// that before it records. The trace of a thread needs no time stamps.
 fn stamped() -> Result<String> {
     let clock = clock()?;
     let file = Auxrec.file();
@@ -133,7 +133,7 @@ fn stamped() -> Result<String> {
         .args(["script", "--itrace=i0ns", "-F", "ip", "-i"])
         .arg(file.path());
     let shown = said(&mut script)?.lines().count();
-    // Who goes from one CPU to another is in two rings, which cannot be put in order.
+    // The trace of a task that migrates is in two rings, which cannot be put in order.
     let rings = trace.rings.values().filter(|ring| !ring.pieces.is_empty());
     let alone = rings.count() == 1;
     ensure!(

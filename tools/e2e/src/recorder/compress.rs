@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Cases of trace that is compressed in the file.
+//! Cases of compressed trace in the file.
 
 use anyhow::{ensure, Context, Result};
 
@@ -10,14 +10,14 @@ use crate::recording::{
     auxrec, outcome, recover, released, wait_for_trace, Recorder, Seen, TraceFile, PAGE,
 };
 
-/// The cases, by their names.
+/// The cases, with their names.
 pub const ALL: [(&str, Steps); 3] = [
     ("compressed trace", whole),
     ("compressed snapshots", snapshots),
     ("compressed trace, killed", killed),
 ];
 
-/// The plain file of a compressed one: it holds the same, and it is larger.
+/// Converts a compressed file to a plain one, which must have the same content and be larger.
 pub fn plain(file: &TraceFile, name: &str) -> Result<TraceFile> {
     let plain = TraceFile::new(&format!("{name} plain"));
     let convert = || outcome(auxrec(["convert"]).args([file.path(), plain.path()]));
@@ -45,7 +45,7 @@ pub fn plain(file: &TraceFile, name: &str) -> Result<TraceFile> {
 
 fn whole(name: &str) -> Result<String> {
     let mut out = String::new();
-    // An area of 2 MiB is one of those that are written from where they are, were it not for this.
+    // Without compression, the recorder would write an area of 2 MiB straight from the ring.
     for (rate, ring, more) in [
         ("rate=1024", 16, &["-a", "-z"][..]),
         ("rate=4096", 512, &["-C", "1", "-z9", "--threads", "1"]),

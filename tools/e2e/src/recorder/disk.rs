@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Recordings onto a disk of the guest's: one that is slow, one that fails, and one whose machine loses its power.
+//! Recordings to a disk of the guest. The disk is slow, or fails, or loses its power together with the machine.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -26,13 +26,13 @@ pub enum Part {
     Record {
         /// One recorder whose threads have a file each: `safe FIRST SECOND`, in bytes.
         #[arg(long)]
-        apart: bool,
+        split_files: bool,
     },
     /// See that what was said to be safe is there after it, and readable.
     Verify {
         /// The recorder was one whose threads have a file each.
         #[arg(long)]
-        apart: bool,
+        split_files: bool,
         /// Bytes of the stream's file, or the first thread's.
         stream: u64,
         /// Snapshots, or bytes of the second thread's file.
@@ -48,14 +48,14 @@ const DISK: &str = "/disk";
 const STREAM: &str = "/disk/stream.data";
 const SNAPSHOTS: &str = "/disk/snapshots.data";
 
-/// No record, and no header of a piece of trace, is as long: so much may be cut off at the end.
+/// Records and the headers of pieces of trace are shorter than this. The last one may be cut off at the end.
 const RECORD: u64 = 1 << 16;
 
-/// Runs a part, and says what was seen.
+/// Runs one part of a test, and prints a note about the result.
 pub fn run(part: &Part) -> Result<ExitCode> {
     std::fs::create_dir_all(DISK)?;
     let options = match part {
-        // Each write waits for the disk.
+        // Each write waits until the data is on the disk.
         Part::Slow => "sync",
         Part::Record { .. } | Part::Verify { .. } | Part::Failing => "defaults",
     };
@@ -65,15 +65,15 @@ pub fn run(part: &Part) -> Result<ExitCode> {
     ensure!(status.success(), "cannot mount the disk: {status}");
     module::load_all()?;
     let seen = match part {
-        Part::Record { apart: false } => record(),
-        Part::Record { apart: true } => record_apart(),
+        Part::Record { split_files: false } => record(),
+        Part::Record { split_files: true } => record_split(),
         Part::Verify {
-            apart,
+            split_files,
             stream,
             second,
         } => {
-            if *apart {
-                verify_apart([*stream, *second])
+            if *split_files {
+                verify_split([*stream, *second])
             } else {
                 verify(*stream, usize::try_from(*second)?)
             }
@@ -87,8 +87,8 @@ pub fn run(part: &Part) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Starts a recorder that writes all trace, and does not end: of which files it says that so much is on the disk; one that is alone
-/// has no name there.
+/// Starts a recorder that writes all trace and runs until it is dropped. Returns an iterator over its messages about data on the disk: the
+/// name of a file, empty for a single file, and the number of its bytes.
 fn stream(target: &[&str]) -> Result<impl Iterator<Item = (String, u64)>> {
     let more = [target, &["-v", "-o", STREAM]].concat();
     let mut recorder = Recorder::spawn(
@@ -108,14 +108,14 @@ fn stream(target: &[&str]) -> Result<impl Iterator<Item = (String, u64)>> {
     }))
 }
 
-/// The files of two threads.
+/// The names of the two threads' files.
 fn parts() -> [String; 2] {
     [0, 1].map(|thread| format!("{STREAM}.t{thread}"))
 }
 
-fn record_apart() -> Result<String> {
+fn record_split() -> Result<String> {
     let mut safe = [0; 2];
-    for (name, bytes) in stream(&["-a", "--apart"])? {
+    for (name, bytes) in stream(&["-a", "--split-files"])? {
         if let Some(thread) = parts().iter().position(|part| *part == name) {
             safe[thread] = bytes;
         }
@@ -126,8 +126,8 @@ fn record_apart() -> Result<String> {
     bail!("it ended")
 }
 
-/// Each file has what was said to be on the disk, and what they are joined into has all that they have.
-fn verify_apart(safe: [u64; 2]) -> Result<String> {
+/// Checks that each file has the bytes that were reported to be on the disk, and that the joined file has the trace of both.
+fn verify_split(safe: [u64; 2]) -> Result<String> {
     let mut sum = 0;
     for (part, safe) in parts().iter().zip(safe) {
         let (seen, end) = recovered(part)?;
@@ -148,8 +148,8 @@ fn verify_apart(safe: [u64; 2]) -> Result<String> {
     Ok(format!("of two threads {safe:?} were safe; {seen}"))
 }
 
-/// One recorder that writes all trace, and says with `-v` how much of it is on the disk; and one that takes snapshots, and
-/// answers when they are. Neither ends.
+/// Runs two recorders until the power fails. One writes all trace, and reports with `-v` how many bytes are on the disk. The other one
+/// takes snapshots, and responds when they are on the disk.
 fn record() -> Result<String> {
     let said = stream(&["-C", "0"])?;
     let mut commander = Commander::new("snapshots")?;
@@ -163,7 +163,7 @@ fn record() -> Result<String> {
         }
     });
     let mut bytes = 0;
-    // The first ones may come before anything was traced: then they leave no trace.
+    // The first snapshots may come before any trace, and then are empty.
     let mut first = 0;
     wait_for("a snapshot with trace", || {
         commander.ask("snapshot")?;
@@ -179,7 +179,7 @@ fn record() -> Result<String> {
     bail!("it ended")
 }
 
-/// The recording after `auxrec recover`, and the position behind its last record.
+/// Recovers a recording. Returns its content, and the end of its last record or piece of trace.
 fn recovered(path: &str) -> Result<(Seen, u64)> {
     recover(Path::new(path))?;
     let bytes = std::fs::read(path)?;
@@ -195,7 +195,7 @@ fn recovered(path: &str) -> Result<(Seen, u64)> {
     Ok((seen, ends.max().unwrap_or(0).max(last)))
 }
 
-/// How many snapshots a file has.
+/// The number of snapshots in a file.
 fn there(file: &Path) -> Result<usize> {
     Ok(pieces(file)?.iter().map(Vec::len).sum())
 }
@@ -225,7 +225,7 @@ fn verify(stream: u64, snapshots: usize) -> Result<String> {
     ))
 }
 
-/// The recorder waits for its disk, the rings fill, and what is lost is counted to the byte.
+/// The recorder waits for its disk, so the rings get full. Every lost byte must be counted.
 fn slow() -> Result<String> {
     let mut out = String::new();
     for threads in ["1", "2"] {
@@ -247,8 +247,8 @@ fn slow() -> Result<String> {
     Ok(out)
 }
 
-/// The recordings end by themselves, and each says which file the disk has not taken. The kernel reports the failure to one of them;
-/// then it makes the file system read-only.
+/// Both recordings must end by themselves, and each must report which file it cannot write. The kernel reports the I/O error to only one of
+/// them; then it makes the file system read-only.
 fn failing() -> Result<String> {
     let paths = [STREAM, SNAPSHOTS];
     let mut recorders = Vec::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Recordings of several events, and the records that come with the trace.
+//! Recordings of several events, and of the sideband records beside the trace.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::module;
 use crate::recording::{released, wait_for_trace, Ended, Reader, Recorder, Seen, TraceFile, PAGE};
 use crate::wait::wait_for;
 
-/// Records until the file has so much trace, and ends it.
+/// Records until the file has `bytes` bytes of trace, and then ends the recording.
 fn record(file: &TraceFile, arguments: &[String], bytes: u64) -> Result<(Ended, Seen)> {
     let recorder = Recorder::start(file.path(), arguments)?;
     let mut waited = wait_for_trace(file.path(), bytes);
@@ -29,7 +29,7 @@ fn record(file: &TraceFile, arguments: &[String], bytes: u64) -> Result<(Ended, 
     Ok((ended, seen))
 }
 
-/// The records of each kind in a file, with the names of their events.
+/// Counts the records of a file by their kind and the name of their event.
 fn kinds(file: &Path) -> Result<BTreeMap<(String, String), usize>> {
     let bytes = std::fs::read(file)?;
     let parsed = perfdata::File::parse(&bytes)?;
@@ -38,7 +38,7 @@ fn kinds(file: &Path) -> Result<BTreeMap<(String, String), usize>> {
     let mut out = BTreeMap::new();
     for record in parsed.records() {
         let record = record?;
-        // A sample begins with what other records end with.
+        // A sample begins with the event's id. Other records end with it.
         let id = if record.kind == perfdata::RecordType::SAMPLE {
             record
                 .body
@@ -65,7 +65,7 @@ fn has(kinds: &BTreeMap<(String, String), usize>, kind: &str, event: &str) -> Re
     Ok(())
 }
 
-/// Of two PMUs, on the same CPUs, each with rings of its own.
+/// Records events of two PMUs on the same CPUs, each with rings of its own.
 pub(super) fn two_events(name: &str) -> Result<String> {
     let Some((pmu, second)) = module::load_second()? else {
         bail!(crate::ktap::Skip("there is no second driver"));
@@ -95,7 +95,7 @@ pub(super) fn two_events(name: &str) -> Result<String> {
     result
 }
 
-/// A member of the group, and an event beside it: both are sampled into the data ring, and no byte of trace is lost for it.
+/// Records a member of the group and an event outside it. The data ring must have samples of both, and no byte of trace may be lost.
 pub(super) fn other_events(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
     let events = "{pattern/rate=512/,cpu-clock/freq=100/},context-switches";
@@ -111,7 +111,7 @@ pub(super) fn other_events(name: &str) -> Result<String> {
     Ok(seen.to_string())
 }
 
-/// Nothing is traced but what comes between an event that resumes and one that pauses.
+/// Trace may come only between an event that resumes it and one that pauses it.
 pub(super) fn pause_and_resume(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
     let paused = "pattern/rate=512,aux-action=start-paused/";
@@ -135,7 +135,7 @@ pub(super) fn pause_and_resume(name: &str) -> Result<String> {
         rings.iter().all(Vec::is_empty),
         "trace though nothing resumed it: {rings:x?}"
     );
-    // A sample of the clock resumes it, within the first half second.
+    // A sample of the clock event resumes the trace within the first half second.
     let resumed = format!("{paused},cpu-clock/freq=50,aux-action=resume/");
     let ended = Recorder::start(file.path(), &arguments(&resumed))?.wait(Reader::KeepsUp)?;
     let seen = Seen::of(&file)?;
@@ -145,7 +145,7 @@ pub(super) fn pause_and_resume(name: &str) -> Result<String> {
     Ok(seen.to_string())
 }
 
-/// Where the kernel and the driver can do it; elsewhere the recorder says what is missing.
+/// Puts trace into samples, if kernel and driver support that. Otherwise the recorder must name what is missing.
 pub(super) fn aux_sample(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
     let sampled = "{pattern/rate=2048/,cpu-clock/freq=100/}";
@@ -184,7 +184,7 @@ pub(super) fn aux_sample(name: &str) -> Result<String> {
         ended.status,
         ended.errors
     );
-    // Packets of the driver stand in the samples.
+    // The samples must contain packets of the driver.
     let bytes = std::fs::read(file.path())?;
     let parsed = perfdata::File::parse(&bytes)?;
     let mut packets = 0;
@@ -206,13 +206,13 @@ pub(super) fn aux_sample(name: &str) -> Result<String> {
     Ok(format!("{packets} packets in samples"))
 }
 
-/// What ran already, what the kernel and its modules are, what begins, ends and is switched to meanwhile.
+/// The file must describe the programs that ran before, the kernel and its modules, and the tasks that start, end or are switched to.
 pub(super) fn sideband(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
     let mut before = std::process::Command::new("auxe2e")
         .args(["workload", "sleep", "--ms", "600000"])
         .spawn()?;
-    // Until its exec it is this program.
+    // Until its exec, the child is a copy of this program.
     let comm = format!("/proc/{}/comm", before.id());
     wait_for("its exec", || {
         Ok(std::fs::read_to_string(&comm)?.trim() == "auxe2e")
@@ -267,7 +267,7 @@ pub(super) fn sideband(name: &str) -> Result<String> {
     for what in wanted {
         ensure!(found.contains_key(what), "no {what}: {found:?}");
     }
-    // Of the same program the recorder finds one where the kernel does.
+    // If the kernel finds a build ID of this program, the recorder must find it, too.
     ensure!(
         !found.contains_key("build-id") || found.get("build-id before") != Some(&0),
         "no build-id of what ran already: {found:?}"

@@ -12,13 +12,13 @@ use crate::pattern;
 use crate::recording::{released, wait_for_trace, Reader, Recorder, Seen, TraceFile, PAGE};
 use crate::wait::wait_for;
 
-/// The files of a recording that are there, in their order.
+/// The existing files of a recording, in their order.
 fn parts(file: &Path) -> Vec<PathBuf> {
     let name = |n: u32| PathBuf::from(format!("{}.{n:04}", file.display()));
     (1..10_000).map(name).filter(|path| path.exists()).collect()
 }
 
-/// Files that go when the case is over.
+/// The files of a recording, which are removed at the end of the case.
 struct Parts<'a>(&'a TraceFile);
 
 impl Drop for Parts<'_> {
@@ -29,7 +29,7 @@ impl Drop for Parts<'_> {
     }
 }
 
-/// Every part is consistent by itself.
+/// Checks that every file is consistent by itself.
 fn each_alone(parts: &[PathBuf]) -> Result<()> {
     for path in parts {
         let bytes = std::fs::read(path)?;
@@ -105,11 +105,11 @@ pub(super) fn files_by_signal(name: &str) -> Result<String> {
     Ok(out)
 }
 
-/// The limit counts all files. What was read when it is reached is written, too: by one thread no more than all rings hold, twice, if the
-/// files keep up with the trace, of which there is little; what other threads have read by then depends on how slow the file is.
+/// The limit counts all files together. Trace that was read before the limit is reached is written, too. With one thread, that is at most
+/// twice the size of all rings, because the rate is low. With several threads, it depends on how slow the file is.
 pub(super) fn files_and_max_size(name: &str) -> Result<String> {
     const LIMIT: u64 = 1 << 20;
-    // An area of 16 pages and a data ring of 64 for each of two CPUs, and what stands at the end of each file.
+    // An area of 16 pages and a data ring of 64 pages for each of two CPUs; and the features at the end of each file.
     const RINGS: u64 = 2 * (16 + 64) * PAGE;
     const ENDS: u64 = 256 * 1024;
     let mut out = String::new();

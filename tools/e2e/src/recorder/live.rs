@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Cases of what the recorder shows while it records.
+//! Cases of the state that the recorder displays while it records.
 
 use std::fs::File;
 use std::io::Read;
@@ -18,7 +18,7 @@ use crate::recorder::{accounted, end, with, Steps};
 use crate::recording::{auxrec, released, wait_for_trace, Ended, Recorder, Seen, TraceFile, PAGE};
 use crate::wait::PATIENCE;
 
-/// The cases, by their names.
+/// The cases, with their names.
 pub const ALL: [(&str, Steps); 4] = [
     ("live on a terminal", on_a_terminal),
     ("live off a terminal", off_a_terminal),
@@ -26,7 +26,7 @@ pub const ALL: [(&str, Steps); 4] = [
     ("live of areas that are overwritten", overwritten),
 ];
 
-/// Rings show on a terminal, which is left as it was.
+/// The recorder displays the rings on a terminal, and must restore the terminal's settings.
 fn on_a_terminal(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
     let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
@@ -61,7 +61,7 @@ fn on_a_terminal(name: &str) -> Result<String> {
     let mut text = String::new();
     let mut read = |until: &[&str]| -> Result<()> {
         let mut bytes = [0; 4096];
-        // However much else comes.
+        // The time limit holds even if other text comes continuously.
         let end = Instant::now() + PATIENCE;
         while !until.iter().all(|says| text.contains(says)) {
             let left = Timespec::try_from(end.saturating_duration_since(Instant::now()))?;
@@ -91,7 +91,7 @@ fn on_a_terminal(name: &str) -> Result<String> {
         errors: text,
     };
     accounted(&ended, &seen)?;
-    // Its lines are gone, and what it says at the end stands for itself.
+    // The display is removed at the end, and the final summary has lines of its own.
     let mut lines = ended.errors.rsplit('\n');
     let told = lines.find(|line| line.contains("bytes of trace in"));
     ensure!(
@@ -102,7 +102,7 @@ fn on_a_terminal(name: &str) -> Result<String> {
     Ok(seen.to_string())
 }
 
-/// Nothing of it gets into what a program reads.
+/// If standard error is no terminal, the display must not be written to it.
 fn off_a_terminal(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
     let arguments = with("rate=512", 16, &["-a", "--live", "terminal"]);
@@ -120,7 +120,7 @@ fn off_a_terminal(name: &str) -> Result<String> {
     Ok(seen.to_string())
 }
 
-/// What the lines say came in all is never more than the file has, and grows.
+/// The total in the JSON lines must grow, and never exceed the bytes in the file.
 fn as_json(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
     let mut recorder = started(&file, &["-a", "--live", "json"])?;
@@ -142,13 +142,13 @@ fn as_json(name: &str) -> Result<String> {
     seen.is_right()?;
     ensure!(
         seen.content.recorded >= before,
-        "{before} bytes were told of: {seen}"
+        "{before} bytes were reported: {seen}"
     );
     released()?;
     Ok(seen.to_string())
 }
 
-/// How much has come is known from the heads, which a snapshot brings up to date; an area that has gone round is full.
+/// In overwrite mode, the totals come from the heads, which perf updates at a snapshot. An area that has wrapped counts as full.
 fn overwritten(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
     let mut recorder = started(&file, &["-a", "-S", "--live", "json"])?;
@@ -178,20 +178,20 @@ fn overwritten(name: &str) -> Result<String> {
     recorder.ended()?;
     let seen = Seen::of(&file)?;
     seen.is_right()?;
-    // The kernel shows heads when the unit is stopped, for a snapshot, and tells of each.
+    // perf updates the heads when a snapshot stops the unit, and reports each head in an AUX record.
     let bytes = std::fs::read(file.path())?;
     for (told, ring) in before.iter().zip(Trace::read(&bytes)?.rings.values()) {
         let heads: Vec<_> = ring.records.iter().map(|at| at.aux.offset).collect();
         ensure!(
             heads.contains(told),
-            "{told} bytes were told of, and heads are {heads:x?}"
+            "{told} bytes were reported, and heads are {heads:x?}"
         );
     }
     released()?;
     Ok(shown)
 }
 
-/// A recorder whose standard output is read.
+/// Starts a recorder whose standard output is a pipe.
 fn started(file: &TraceFile, more: &[&str]) -> Result<Recorder> {
     Recorder::spawn(
         auxrec(["record", "-o"])
@@ -202,7 +202,7 @@ fn started(file: &TraceFile, more: &[&str]) -> Result<Recorder> {
     )
 }
 
-/// The next line that it writes.
+/// The next line of the recorder's output.
 fn line(recorder: &mut Recorder) -> Result<serde_json::Value> {
     let end = Instant::now() + PATIENCE;
     let out = recorder.output()?;

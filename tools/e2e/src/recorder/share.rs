@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Recordings onto a file system that takes nothing straight from an AUX area.
+//! Recordings to a file system that cannot write straight from an AUX area.
 
 use std::fs::File;
 use std::path::Path;
@@ -14,12 +14,12 @@ use crate::recorder::{accounted, with, Steps};
 use crate::recording::{released, Seen};
 use crate::recording::{Reader, Recorder, TraceFile};
 
-/// The cases, by their names.
+/// The cases, with their names.
 pub const ALL: [(&str, Steps); 1] = [("a file system that wants memory of its own", by_9p)];
 
 const FOLDER: &str = "/tmp/shared";
 
-/// 9p hands pages of memory to the host, and the pages of a driver's mapping are none that it can have.
+/// 9p passes pages of memory to the host, and cannot get the pages of a driver's mapping.
 fn by_9p(name: &str) -> Result<String> {
     std::fs::create_dir_all(FOLDER)?;
     let options = "trans=virtio,version=9p2000.L,msize=262144";
@@ -35,7 +35,7 @@ fn by_9p(name: &str) -> Result<String> {
     result
 }
 
-/// Whether it is as the case needs it.
+/// Checks that 9p really refuses to write from an AUX area.
 fn refused() -> Result<()> {
     let attr = crate::attack::traced("pattern")?;
     let event = auxrec::sys::Event::open(&attr, -1, 1)?;
@@ -47,7 +47,7 @@ fn refused() -> Result<()> {
     Ok(())
 }
 
-/// An area of 2 MiB is written straight from where it is, if that can be.
+/// The recorder tries to write an area of 2 MiB straight from the ring.
 fn recorded(_name: &str) -> Result<String> {
     let file = TraceFile::within(Path::new(FOLDER));
     let path = file.path().display().to_string();

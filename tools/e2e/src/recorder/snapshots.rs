@@ -20,18 +20,18 @@ pub(super) fn snapshots_by_signal(name: &str) -> Result<String> {
     arguments.extend(commander.arguments());
     let recorder = Recorder::start(file.path(), &arguments)?;
     let ring = 16 * PAGE;
-    // From then on it records.
+    // The response means that the recording has begun.
     commander.ask("ping")?;
     let count = || -> usize {
         let rings = pieces(file.path()).unwrap_or_default();
         rings.iter().map(Vec::len).sum()
     };
     for time in 1..=3 {
-        // Long enough that the rings go round between some.
+        // Long enough that the rings wrap between some snapshots.
         thread::sleep(Duration::from_millis(40 * time));
         let before = count();
         recorder.signal(Signal::USR2)?;
-        // Sideband records make the file grow, too.
+        // The number of pieces is checked, not the file's size: sideband records make the file larger, too.
         wait_for("a snapshot", || Ok(count() > before))?;
     }
     let ended = end(recorder)?;
@@ -40,13 +40,13 @@ pub(super) fn snapshots_by_signal(name: &str) -> Result<String> {
     let rings = pieces(file.path())?;
     ensure!(rings.len() == 2, "{} rings", rings.len());
     for pieces in &rings {
-        // A CPU that was kept from running has nothing new for one.
+        // A CPU that did not run has no new trace, and so no piece, for a snapshot.
         ensure!(
             (2..=4).contains(&pieces.len()),
             "three snapshots and the last: {pieces:x?}"
         );
         for (at, len) in pieces {
-            // By arithmetic: a whole ring once it has gone round, and all there is before.
+            // A piece has the whole ring once it has wrapped, and all trace before that.
             let end = at + len;
             ensure!(
                 *len == end.min(ring),
@@ -66,7 +66,7 @@ pub(super) fn snapshots_by_signal(name: &str) -> Result<String> {
     ))
 }
 
-/// Many requests at once: each is answered, when its snapshot is in the file.
+/// Many requests at once: each gets a response after its snapshot is in the file.
 pub(super) fn snapshots_by_command(name: &str) -> Result<String> {
     const TIMES: usize = 20;
     let file = TraceFile::new(name);
@@ -78,7 +78,7 @@ pub(super) fn snapshots_by_command(name: &str) -> Result<String> {
     for time in 1..=3 {
         thread::sleep(Duration::from_millis(15));
         commander.ask("snapshot")?;
-        // What was answered is there, whatever comes now.
+        // After the response, the snapshot must be in the file.
         let rings = pieces(file.path())?;
         ensure!(
             rings.iter().all(|pieces| pieces.len() == time),
@@ -106,14 +106,14 @@ pub(super) fn snapshot_of_a_size(name: &str) -> Result<String> {
     let mut arguments = with("rate=4096,packet=3", 16, &["-C", "1", "-S8K"]);
     arguments.extend(commander.arguments());
     let recorder = Recorder::start(file.path(), &arguments)?;
-    // The events are on when the first command is answered.
+    // The response to the first command means that the events are enabled.
     commander.ask("ping")?;
     for _ in 0..2 {
         thread::sleep(Duration::from_millis(100));
         commander.ask("snapshot")?;
     }
     commander.ask("stop")?;
-    // `stop` is answered when the file is finished.
+    // The response to `stop` comes when the file is complete.
     let seen = Seen::of(&file)?;
     let ended = recorder.wait(Reader::KeepsUp)?;
     accounted(&ended, &seen)?;
@@ -142,7 +142,7 @@ pub(super) fn snapshots_of_threads(name: &str) -> Result<String> {
     accounted(&ended, &seen)?;
     let rings = pieces(file.path())?;
     ensure!(
-        // The first may have come before the first byte: then it has no piece.
+        // The first snapshot has no piece if it came before the first byte of trace.
         matches!(rings.as_slice(), [pieces] if (5..=6).contains(&pieces.len())),
         "five snapshots and the last: {rings:x?}"
     );
@@ -150,8 +150,8 @@ pub(super) fn snapshots_of_threads(name: &str) -> Result<String> {
     Ok(seen.to_string())
 }
 
-/// A unit whose head is an offset in the area, as that of hardware `intel_pt`: a snapshot has all that the area holds, before the
-/// unit wraps and after.
+/// Tests a unit whose head is an offset in the area, like hardware `intel_pt`. A snapshot must have all trace that the area holds, before
+/// and after the unit wraps.
 pub(super) fn snapshots_of_offsets(name: &str) -> Result<String> {
     module::again("offset=1")?;
     let seen = silent_units(name).and_then(|silent| {
@@ -162,7 +162,7 @@ pub(super) fn snapshots_of_offsets(name: &str) -> Result<String> {
     seen
 }
 
-/// Units that fall silent after a known number of bytes.
+/// Tests units that stop generating after a known number of bytes.
 fn silent_units(name: &str) -> Result<String> {
     let ring = 16 * PAGE;
     let lengths = [ring / 4, ring, ring + 192, 2 * ring, 5 * ring / 2 + 64];
@@ -193,7 +193,7 @@ fn silent_units(name: &str) -> Result<String> {
         );
         let seen = Seen::of(&file)?;
         accounted(&ended, &seen)?;
-        // Whole packets; the oldest may be cut.
+        // These are whole packets, but the oldest one may be cut.
         let recorded = seen.content.recorded;
         ensure!(
             seen.content.generated == wrote && recorded == wrote.min(ring),
@@ -204,7 +204,7 @@ fn silent_units(name: &str) -> Result<String> {
     Ok(format!("whole after {lengths:?} bytes"))
 }
 
-/// A unit that writes on, now less than the area between two snapshots, now more.
+/// Tests a unit that generates without end. Between two snapshots it writes sometimes less and sometimes more than the area.
 fn busy_unit(name: &str) -> Result<String> {
     let file = TraceFile::new(name);
     let mut commander = Commander::new(name)?;

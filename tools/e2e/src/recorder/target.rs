@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Cases of who is recorded: a control group, lists of threads and of processes; and with or without a trace.
+//! Cases of targets: a control group, lists of threads and of processes; and recordings with sideband records only.
 
 use std::fs;
 use std::path::Path;
@@ -17,9 +17,9 @@ use crate::recording::{
 use crate::wait::wait_for;
 use crate::workload;
 
-/// The cases, by their names.
+/// The cases, with their names.
 pub const ALL: [(&str, Steps); 6] = [
-    // The kernel lets the other hierarchy steal perf_event from this one, so this one comes first.
+    // The kernel moves `perf_event` to the other hierarchy when that is mounted, so this case comes first.
     ("control group, unified hierarchy", |name| {
         in_cgroup(name, &["-t", "cgroup2"])
     }),
@@ -32,7 +32,7 @@ pub const ALL: [(&str, Steps); 6] = [
     ("a command, no trace", |name| sideband(name, &[])),
 ];
 
-/// A program that computes; it ends with the case.
+/// A program that computes until the end of the case.
 struct Spin(Child);
 
 impl Spin {
@@ -52,13 +52,13 @@ impl Spin {
 
 impl Drop for Spin {
     fn drop(&mut self) {
-        // Where it has ended, neither does anything.
+        // If it has ended, both calls have no effect.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A mounted hierarchy of control groups, with one group in it.
+/// A mounted cgroup hierarchy with one group in it.
 struct Group;
 
 impl Group {
@@ -77,7 +77,7 @@ impl Group {
         Ok(group)
     }
 
-    /// Enables or disables a controller.
+    /// Enables or disables a controller for the group.
     fn control(&self, what: &str) -> Result<()> {
         let control = Path::new(Self::MOUNT).join("cgroup.subtree_control");
         fs::write(control, what).with_context(|| format!("cannot set {what}"))
@@ -86,21 +86,21 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A group with a process that is not waited for yet stays; then so does the mount, until the guest ends.
+        // This fails while the group has a process that was not waited for. Then group and mount stay until the guest ends.
         let _ = self.control("-pids");
         let _ = fs::remove_dir(Self::NAME);
         let _ = Command::new("umount").arg(Self::MOUNT).status();
     }
 }
 
-/// Only what runs in the group is traced. Where the kernel has no group for perf yet, it is said what makes it one.
+/// Only tasks of the group may be traced. If perf does not know the group yet, the recorder must say how to change that.
 fn in_cgroup(name: &str, mount: &[&str]) -> Result<String> {
     let group = Group::new(mount)?;
     let file = TraceFile::new(name);
     let arguments = with("rate=512", 16, &["-a", "-G", Group::NAME]);
     let controllers = fs::read_to_string(Path::new(Group::MOUNT).join("cgroup.controllers"));
     if let Ok(controllers) = controllers {
-        // Of the unified hierarchy: the kernel gives its groups to perf with the first controller that is enabled.
+        // The unified hierarchy. Its groups exist for perf only when some controller is enabled for them.
         let sleep = ["--", "auxe2e", "workload", "sleep", "--ms", "10"].map(String::from);
         let ended = Recorder::start(file.path(), &[&arguments[..], &sleep].concat())?
             .wait(Reader::KeepsUp)?;
@@ -122,7 +122,7 @@ fn in_cgroup(name: &str, mount: &[&str]) -> Result<String> {
     let more = commander.arguments();
     let recorder = Recorder::start(file.path(), &[arguments, more.to_vec()].concat())?;
     commander.ask("ping")?;
-    // This program is not in it, and is busy.
+    // This program is not in the group, and is busy.
     workload::spin(Duration::from_millis(300));
     let before = pieces(file.path());
     let child = Spin::start()?;
@@ -145,7 +145,7 @@ fn in_cgroup(name: &str, mount: &[&str]) -> Result<String> {
     Ok(seen.to_string())
 }
 
-/// Two processes, each on a ring of its own, until both have ended.
+/// Records two processes, each with its own ring, until both have ended.
 fn listed(name: &str, option: &str) -> Result<String> {
     let file = TraceFile::new(name);
     let (one, other) = (Spin::start()?, Spin::start()?);
@@ -153,13 +153,13 @@ fn listed(name: &str, option: &str) -> Result<String> {
     let more = ["--per-thread", option, &list];
     let recorder = Recorder::start(file.path(), &with("rate=512", 16, &more))?;
     let waited = wait_for("trace of both", || {
-        // It is written to just now, and may end anywhere.
+        // The recorder writes the file at this moment, so it may be incomplete.
         let rings = pieces(file.path()).unwrap_or_default();
         Ok(rings.len() == 2 && rings.iter().all(|pieces| !pieces.is_empty()))
     });
     one.end()?;
     other.end()?;
-    // It ends by itself, when both are gone.
+    // The recorder ends by itself when both processes have ended.
     let ended = recorder.wait(Reader::KeepsUp)?;
     waited.with_context(|| ended.errors.clone())?;
     let seen = Seen::of(&file)?;
@@ -168,7 +168,7 @@ fn listed(name: &str, option: &str) -> Result<String> {
     Ok(seen.to_string())
 }
 
-/// Without a trace there is all that its decoder needs beside it: who runs, since when, with which code, and the clock.
+/// Without trace, the file must have everything that a decoder of a separate trace needs: tasks, times, mapped code, and the clock.
 fn sideband(name: &str, more: &[&str]) -> Result<String> {
     let file = TraceFile::new(name);
     let command = ["--", "auxe2e", "workload", "sleep", "--ms", "50"];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Targets that are short, and targets that are many.
+//! Targets that live only briefly, and targets with many tasks.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::recorder::{accounted, with, Steps};
 use crate::recording::{released, Seen};
 use crate::recording::{Reader, Recorder, TraceFile};
 
-/// The cases, by their names.
+/// The cases, with their names.
 pub const ALL: [(&str, Steps); 4] = [
     ("commands that end at once", at_once),
     ("commands that cannot be run", cannot_run),
@@ -21,14 +21,14 @@ pub const ALL: [(&str, Steps); 4] = [
     ("a thousand forks, all alive at once", forks_at_once),
 ];
 
-/// Nothing, or next to nothing, may have been traced; and that is what the file says.
+/// The trace may be empty or nearly empty. The file must say so.
 fn at_once(_name: &str) -> Result<String> {
     const TIMES: usize = 10;
     let mut generated = [0, 0];
     for (sum, target) in generated.iter_mut().zip([&[][..], &["--per-thread"]]) {
         for n in 0..TIMES {
             let file = TraceFile::new("at-once");
-            // The longer half of them live for a tick of the unit or two.
+            // Every second command lives longer, for a tick or two of the unit.
             let program = if n % 2 == 0 { "true" } else { "/bin/auxrec" };
             let more = [target, &["--", program, "--version"]].concat();
             let arguments = with("rate=16384", 64, &more);
@@ -57,7 +57,7 @@ fn at_once(_name: &str) -> Result<String> {
     Ok(format!("{TIMES} times each, {generated:?} bytes in all"))
 }
 
-/// What has failed has left nothing: no file, no reference, no process.
+/// A recorder whose command cannot run must not leave a file, a reference or a process.
 fn cannot_run(name: &str) -> Result<String> {
     let path = Path::new("/tmp/cannot-run");
     let run = |text: &str, mode: u32, says: &str| -> Result<()> {
@@ -95,11 +95,11 @@ fn cannot_run(name: &str) -> Result<String> {
     Ok(format!("{} kinds, three targets each", table.len()))
 }
 
-/// How many children, beside what the shell needs for itself.
+/// The number of children, without those that the shell needs for itself.
 const FORKS: usize = 1000;
 
 fn forks_in_turn(name: &str) -> Result<String> {
-    // Each computes for a little, in a process of its own.
+    // Each child computes for a while, in its own process.
     let script = format!(
         "i=0; while [ $i -lt {FORKS} ]; do (j=0; while [ $j -lt 50 ]; do j=$((j+1)); done); i=$((i+1)); done"
     );
@@ -109,7 +109,7 @@ fn forks_in_turn(name: &str) -> Result<String> {
 }
 
 fn forks_at_once(name: &str) -> Result<String> {
-    // Each waits for a line, and the lines come when all are there.
+    // Each child waits for a line. The lines come after all children have started.
     let times = |what: &str| format!("i=0; while [ $i -lt {FORKS} ]; do {what} i=$((i+1)); done");
     let script = format!(
         "mkfifo /tmp/gate; exec 3<>/tmp/gate; rm /tmp/gate; {}; {}; wait",
@@ -121,10 +121,10 @@ fn forks_at_once(name: &str) -> Result<String> {
     Ok(out)
 }
 
-/// Records a shell that forks; how many processes were alive at once, and what was seen.
+/// Records a shell that forks. Returns how many processes were alive at once, and a note about the recording.
 fn forks(name: &str, script: &str) -> Result<(usize, String)> {
     let file = TraceFile::new(name);
-    // The data ring has room for all that so many processes tell of.
+    // The data ring has space for the records of so many processes.
     let arguments = [
         "-e",
         "pattern/rate=512,packet=3/",
@@ -155,8 +155,8 @@ fn forks(name: &str, script: &str) -> Result<(usize, String)> {
     times.sort_unstable();
     let forks: BTreeSet<u32> = times.iter().filter(|t| t.1).map(|t| t.2).collect();
     ensure!(forks.len() >= FORKS, "{} forks: {seen}", forks.len());
-    // Their trace is there, too, each in a stream of its own; the shell has one for each CPU, and some children do not live for a
-    // tick of the unit.
+    // The trace of the children is in the file, each in a stream of its own. The shell has one stream for each CPU. Some children live
+    // shorter than a tick of the unit.
     ensure!(
         seen.content.streams > 10,
         "of {} forks: {seen}",

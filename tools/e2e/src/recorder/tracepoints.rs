@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Events of tracefs beside the trace, as stock perf and trace-cmd read them.
+//! Cases of tracefs events beside the trace, which stock perf and trace-cmd read.
 //!
-//! The events are numbered, and written by `trace_marker` of the recorder's instance. The framework's own tracepoints must say
-//! what the AUX records and debugfs' counters say.
+//! The events are numbered, and are written by `trace_marker` of the recorder's instance. The framework's tracepoints must agree with the
+//! AUX records and with the counters in debugfs.
 
 mod switched;
 
@@ -54,14 +54,14 @@ pub const CASES: &[Case] = &[
     },
 ];
 
-/// The instance of a recorder, once it is there.
+/// Waits for the recorder's tracing instance, until its events are enabled.
 fn instance(recorder: &Recorder, system: &str) -> Result<PathBuf> {
     let Ok(top) = tracering::Tracefs::find() else {
         bail!(Skip("this kernel has no tracefs"));
     };
     let name = format!("instances/auxrec.{}", recorder.id());
     let dir = top.path().join(name);
-    // Events are on when the rest is.
+    // The recorder enables tracefs events after all other events.
     let enable = dir.join(format!("events/{system}/enable"));
     wait_for("the instance of the recorder", || {
         Ok(fs::read_to_string(&enable).is_ok_and(|text| text.trim() != "0"))
@@ -69,12 +69,12 @@ fn instance(recorder: &Recorder, system: &str) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Writes numbered events, `each` on CPU 0, and as many on CPU 1, in turns.
+/// Writes `each` numbered events on CPU 0 and as many on CPU 1, alternately.
 fn write(instance: &Path, each: u64) -> Result<()> {
     write_numbers(instance, 0..each)
 }
 
-/// Writes events with these numbers on CPU 0, and on CPU 1, in turns.
+/// Writes events with these numbers on CPU 0 and on CPU 1, alternately.
 fn write_numbers(instance: &Path, numbers: Range<u64>) -> Result<()> {
     let marker = instance.join("trace_marker");
     let mut marker = File::options().append(true).open(marker)?;
@@ -92,13 +92,13 @@ fn write_numbers(instance: &Path, numbers: Range<u64>) -> Result<()> {
 /// A line of `perf script`.
 struct Line {
     cpu: u32,
-    /// ns.
+    /// In ns.
     time: u64,
-    /// Name of the event, and what follows.
+    /// Name and fields of the event.
     text: String,
 }
 
-/// What perf prints of a file, in its order. Times must be in order, too.
+/// The lines that `perf script` prints for a file. Their times must be in order.
 fn script(file: &Path, options: &[&str]) -> Result<Vec<Line>> {
     let mut script = Command::new("perf");
     script.arg("script").args(options).arg("-i").arg(file);
@@ -141,7 +141,7 @@ fn numbers(lines: &[Line], cpu: u32) -> Result<Vec<u64>> {
     numbers.collect()
 }
 
-/// A number behind a word.
+/// The number that follows a word.
 fn after(text: &str, word: &str) -> Result<u64> {
     let number = text.split_once(word).map(|(_, rest)| {
         let end = rest.find(|c: char| !c.is_ascii_alphanumeric());
@@ -170,11 +170,11 @@ fn record(more: &[&str]) -> Vec<String> {
     all.into_iter().map(str::to_owned).collect()
 }
 
-/// Offset, size and flags of what has been written, by CPU.
+/// Offset and size of each committed piece, by CPU.
 type Written = BTreeMap<u32, Vec<(u64, u64)>>;
 
-/// Every number is there, in order, on one clock with the trace; and of each commit the tracepoint, the AUX record and the
-/// counters say the same.
+/// Every number must be in the file, in order. For each commit, the tracepoint, the AUX record and the counters must agree. Tracepoints and
+/// trace must be on the same clock.
 fn events() -> Result<String> {
     const EVENTS: u64 = 1500;
     module::alias(0)?;
@@ -248,12 +248,12 @@ fn events() -> Result<String> {
         "{commits} commits by their tracepoints are not the {} AUX records",
         recorded.values().map(Vec::len).sum::<usize>()
     );
-    let read: u64 = trace.rings.values().map(|ring| ring.loss.told).sum();
+    let read: u64 = trace.rings.values().map(|ring| ring.loss.reported).sum();
     ensure!(
         counted == [commits, sum, 0, 0] && sum == read && sum != 0,
         "counters {counted:?}; {commits} commits of {sum} bytes by tracepoints, {read} by AUX records"
     );
-    // One clock: a commit and its record are between those before and behind them.
+    // Each commit is before its AUX record and after the previous one, so the clock is the same.
     for (cpu, times) in &times {
         let records = records.get(cpu).context("no records")?;
         let ordered = |a: &[u64], b: &[u64]| a.iter().zip(b.iter().skip(1)).all(|(a, b)| a < b);
@@ -282,7 +282,8 @@ fn events() -> Result<String> {
     ))
 }
 
-/// A recorder that does not read: what the kernel overwrites is missing in the numbers, and in records for perf.
+/// The recorder does not read for a while. Events that the kernel overwrites are missing in the numbers, and perf must see records of the
+/// loss.
 fn losses() -> Result<String> {
     const EVENTS: u64 = 3000;
     module::alias(0)?;
@@ -291,7 +292,7 @@ fn losses() -> Result<String> {
         file.path(),
         &record(&[
             "--trace",
-            // The other one does not come: it would be among those that are lost.
+            // `oom:mark_victim` does not occur here. An event that occurs would be among the lost ones.
             "ftrace:print,oom:mark_victim",
             "--trace-buffer",
             "16K",
@@ -346,7 +347,7 @@ fn losses() -> Result<String> {
     Ok(format!("{missing} of {} lost", 2 * EVENTS))
 }
 
-/// The clock is perf's own, as that of Intel PT: system calls are among the instructions that make them.
+/// Tracefs events and instructions are on perf's clock. So scheduler events must be among the instructions of the program.
 fn among_instructions() -> Result<String> {
     soft_pt::run(|| {
         let file = TraceFile::new("tracepoints among instructions");
@@ -383,7 +384,7 @@ fn among_instructions() -> Result<String> {
     })
 }
 
-/// The same events for trace-cmd, and none in the recording.
+/// With `--trace-dat`, trace-cmd must see the events, and the recording must have none.
 fn trace_dat() -> Result<String> {
     const EVENTS: u64 = 500;
     const DAT: &str = "/tmp/beside.dat";

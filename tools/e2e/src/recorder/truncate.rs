@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Cases of what is done when an area was full: `--on-truncate`.
+//! Cases of `--on-truncate`: the recorder's reaction to a full area.
 
 use std::thread;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::recording::{
     released, trace_in, wait_for_trace, Reader, Recorder, Seen, TraceFile, PAGE,
 };
 
-/// The cases, by their names.
+/// The cases, with their names.
 pub const ALL: [(&str, Steps); 3] = [
     ("a full area, resume", |name| full(name, "resume")),
     ("a full area, stop", |name| full(name, "stop")),
     ("a full area, fail", |name| full(name, "fail")),
 ];
 
-/// How often an AUX record says that there was no room, and how many follow the first such of their ring.
+/// The number of AUX records with TRUNCATED, and the number of records after the first of them in its ring.
 fn truncations(file: &TraceFile) -> Result<(usize, usize)> {
     let bytes = std::fs::read(file.path())?;
     let trace = Trace::read(&bytes)?;
@@ -36,8 +36,7 @@ fn truncations(file: &TraceFile) -> Result<(usize, usize)> {
     Ok(sum)
 }
 
-/// A recorder that is stopped while a ring fills that takes no more than 30 ms to; by one thread, and by one for each ring and one
-/// for the file.
+/// Stops the recorder for 300 ms, while a ring gets full in 30 ms. With one thread, and with a thread for each ring and one for the file.
 fn full(name: &str, policy: &str) -> Result<String> {
     let mut out = String::new();
     for threads in ["1", "2"] {
@@ -50,16 +49,16 @@ fn full(name: &str, policy: &str) -> Result<String> {
         let ready = commander.ask("ping");
         recorder.signal(Signal::STOP)?;
         thread::sleep(Duration::from_millis(300));
-        // It may have been stopped before it began the file.
+        // The recorder may be stopped before it begins the file.
         let before = trace_in(file.path()).unwrap_or_default();
         recorder.signal(Signal::CONT)?;
         let ended = if policy == "resume" {
             ready?;
-            // Both rings once, and more than that: it goes on.
+            // More than both rings: tracing continues.
             wait_for_trace(file.path(), before + 6 * 16 * PAGE)?;
             end(recorder)?
         } else {
-            // Nothing tells it to end.
+            // The recorder must end by itself.
             recorder.wait(Reader::KeepsUp)?
         };
         let status = if policy == "fail" { 1 } else { 3 };

@@ -12,20 +12,20 @@ use auxview::trace::Trace;
 use crate::recorder::size;
 use crate::wait::wait_for;
 
-/// Bytes of trace in a file, which may end in the middle.
+/// Bytes of trace in a file. The file may be incomplete at its end.
 ///
 /// # Errors
-/// When it cannot be read, or is no recording: a recorder may have begun nothing yet.
+/// If it cannot be read, or is no recording: a recorder may not have begun it yet.
 pub fn trace_in(file: &Path) -> Result<u64> {
     let trace = Trace::read(&File::open(file)?)?;
     Ok(trace.rings.values().map(|ring| ring.loss.read).sum())
 }
 
-/// A file that is to have so much trace. It has other records, too: how many depends on what runs in the guest.
+/// A file that must get a number of bytes of trace. Its length does not show that: the number of other records depends on the guest's load.
 pub struct Growing {
     path: PathBuf,
     trace: u64,
-    /// The length at which it is read again: it has grown by half of what was missing. Trace may be compressed.
+    /// The file length at which the file is parsed again: it has grown by half of the missing trace. Trace may be compressed.
     next: Cell<u64>,
 }
 
@@ -38,7 +38,7 @@ impl Growing {
         }
     }
 
-    /// Whether the trace is there.
+    /// Whether the file has the trace.
     pub fn is_there(&self) -> bool {
         let size = size(&self.path);
         if size < self.next.get() {
@@ -52,10 +52,10 @@ impl Growing {
     }
 }
 
-/// Waits until a file has so much trace.
+/// Waits until a file has `bytes` bytes of trace.
 ///
 /// # Errors
-/// When it takes longer than [`PATIENCE`](crate::wait::PATIENCE).
+/// If it takes longer than [`PATIENCE`](crate::wait::PATIENCE).
 pub fn wait_for_trace(file: &Path, bytes: u64) -> Result<()> {
     let growing = Growing::new(file, bytes);
     wait_for("trace", || Ok(growing.is_there()))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a recording of `pattern` holds, and whether that is right.
+//! The content of a recording of `pattern`, and its check.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -12,7 +12,7 @@ use pattern_codec::{Header, PACKET_UNIT};
 use super::{auxrec, run, TraceFile};
 use crate::pattern;
 
-/// What is in a file.
+/// The content of a recording.
 pub struct Seen {
     pub content: pattern::Content,
     problems: Vec<String>,
@@ -22,12 +22,12 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Reads a file with the library, and has the command agree.
+    /// Reads a file with the library. `auxrec check` must agree.
     pub fn of(file: &TraceFile) -> Result<Self> {
         Self::of_parts(&[file.path().to_owned()])
     }
 
-    /// Of a recording that went into several files.
+    /// Does the same for a recording in several files.
     pub fn of_parts(paths: &[PathBuf]) -> Result<Self> {
         let (seen, expected) = Self::read(paths)?;
         let output = run(auxrec(["check"]).args(paths))?;
@@ -40,7 +40,7 @@ impl Seen {
         Ok(seen)
     }
 
-    /// Reads files with the library only; gives the status with which the command must end.
+    /// Reads files with the library only. Also returns the exit status that `auxrec check` must have.
     pub fn read(paths: &[PathBuf]) -> Result<(Self, i32)> {
         let files = paths
             .iter()
@@ -68,7 +68,7 @@ impl Seen {
         Ok((seen, expected))
     }
 
-    /// Whether every byte is right, and none is missing without having been counted.
+    /// Checks that every byte is right, and that every missing byte was counted.
     pub fn is_right(&self) -> Result<()> {
         let Self {
             content, problems, ..
@@ -99,14 +99,14 @@ impl std::fmt::Display for Seen {
     }
 }
 
-/// The CPUs that have written packets, as the packets say.
+/// The CPUs that have written packets, by the packets' headers.
 fn cpus(files: &[File]) -> Result<Vec<u32>> {
     let trace = auxview::trace::Trace::read_parts(files)?;
     let mut read = auxview::pieces::Pieces::of(files);
     let mut cpus = BTreeSet::new();
 
     for piece in trace.rings.values().flat_map(|ring| &ring.pieces) {
-        // Packets begin at multiples of their unit, in the stream and so in every piece of it but for what cuts it.
+        // Packets begin at multiples of their unit in the stream. A piece may begin within a unit.
         let skew = piece.offset.wrapping_neg() % u64::from(PACKET_UNIT);
         let bytes = read.bytes(piece)?;
         let whole = bytes.get(usize::try_from(skew)?..).unwrap_or_default();

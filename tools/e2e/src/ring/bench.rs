@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What an event costs that is read: mapped, by other system calls, as text, and by recorders.
+//! Measures the cost of reading an event: by a mapping, by other system calls, as text, and by recorders.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _};
@@ -15,16 +15,17 @@ use rustix::pipe::{pipe, splice, SpliceFlags};
 
 use super::{How, Instance};
 
-/// The texts of the events, newline included.
+/// Length of the events' texts, with the newline.
 const BYTES: [usize; 3] = [1, 10, 100];
-/// So many events at once.
+/// How many events are written before they are read.
 const EVENTS: u64 = 4000;
-/// So many more of which the cost is that of a recorder: as much as fits into the buffer.
+/// How many more events a recorder reads in the second measurement. The buffer has space for all of them.
 const MORE: u64 = 20_000;
-/// Of so many runs of a recorder the median counts: what its start takes varies.
+/// How many times a recorder is run. The median counts, because its start takes a varying time.
 const TURNS: usize = 3;
 
-/// Prints a line for each way and length: instructions, events, and, of those that read sub-buffers, calls and sub-buffers.
+/// Prints a line for each way of reading and each length: instructions and events. For readers of sub-buffers, also prints the number of
+/// calls.
 pub fn run() -> Result<()> {
     for bytes in BYTES {
         for how in [How::Mapped, How::Read, How::Spliced] {
@@ -53,7 +54,7 @@ pub fn run() -> Result<()> {
 
 const FILE: &str = "/tmp/bench.dat";
 
-/// An instance with so many events.
+/// Makes an instance with `events` events.
 fn filled(bytes: usize, events: u64) -> Result<Instance> {
     let instance = Instance::new(4, "")?;
     instance.tracefs.write("buffer_size_kb", "4096")?;
@@ -70,7 +71,7 @@ fn say(how: &str, bytes: usize, start: Instant, events: u64) {
     println!("ring {how} {bytes} {time} {events}");
 }
 
-/// Each event is looked at: its time, its type.
+/// Reads each event: its time and its type.
 fn parsed(how: How, bytes: usize) -> Result<()> {
     let instance = filled(bytes, EVENTS)?;
     let mut ring = instance.open(0, how)?;
@@ -96,7 +97,7 @@ fn parsed(how: How, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Sub-buffers are taken from the kernel, mapped, and nothing looks at an event.
+/// Only takes the sub-buffers from the kernel by a mapping, without reading events.
 fn taken(bytes: usize) -> Result<()> {
     let instance = filled(bytes, EVENTS)?;
     let mut map = instance.map(0)?;
@@ -114,7 +115,7 @@ fn nonblocking(path: &std::path::Path) -> Result<File> {
     file.with_context(|| path.display().to_string())
 }
 
-/// Sub-buffers go by splice to a pipe, and from there to a file; nothing looks at them.
+/// Splices the sub-buffers to a pipe and from there to a file, without reading events.
 fn to_file(bytes: usize) -> Result<()> {
     let instance = filled(bytes, EVENTS)?;
     let raw = nonblocking(&instance.raw(0))?;
@@ -131,7 +132,7 @@ fn to_file(bytes: usize) -> Result<()> {
             Err(e) => bail!(e),
         }
     }
-    // What is left is no whole sub-buffer: it is read.
+    // An incomplete sub-buffer is left. It would have to be read.
     say("file", bytes, start, instance.tracefs.stats(0)?.read_events);
     fs::remove_file("/tmp/spliced")?;
     Ok(())
@@ -157,7 +158,7 @@ fn text(bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// What a recorder takes for many events, less what it takes for few.
+/// The cost of a recorder for many events, minus its cost for few events.
 fn recorder(name: &str, program: &str, arguments: &[&str], bytes: usize) -> Result<()> {
     let run = |events| -> Result<u128> {
         let instance = filled(bytes, events)?;
@@ -180,7 +181,7 @@ fn recorder(name: &str, program: &str, arguments: &[&str], bytes: usize) -> Resu
         times.sort_unstable();
         times.get(TURNS / 2).copied().context("no turns")
     };
-    // Once, so that its pages are there.
+    // One run before the measurement, so that the recorder's pages are in memory.
     run(1)?;
     let (few, many) = (median(EVENTS)?, median(EVENTS + MORE)?);
     println!("ring {name} {bytes} {} {}", many.saturating_sub(few), MORE);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Cases of tracefs that depend on the kernel's command line: a kernel that is locked down, and buffers that outlive a reboot.
+//! Cases of tracefs that depend on the kernel's command line: a locked-down kernel, and buffers that persist across a reboot.
 
 use std::fs;
 use std::process::Command;
@@ -32,11 +32,11 @@ pub enum Line {
     ManyCpus,
 }
 
-/// A case: its name, and what it does.
+/// A case: its name, and its code.
 type Named = (&'static str, fn() -> Result<String>);
 
 impl Line {
-    /// The cases for it.
+    /// The cases for a guest that was booted like this.
     pub fn cases(self) -> Vec<Named> {
         match self {
             Self::Integrity => vec![(
@@ -58,7 +58,7 @@ impl Line {
         }
     }
 
-    /// Comes back in the boot that the cases are for.
+    /// Prepares the guest, by a reboot if necessary. Returns in the boot that the cases need.
     pub fn prepare(self) -> Result<()> {
         match self {
             Self::Integrity | Self::Confidentiality | Self::ManyCpus => Ok(()),
@@ -69,7 +69,7 @@ impl Line {
 
 const SECURITYFS: &str = "/sys/kernel/security";
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
-/// What is said of tracefs where all users are refused.
+/// The error message about tracefs under lockdown=confidentiality.
 const SENTENCE: &str =
     "the kernel is locked down (none integrity [confidentiality]): boot it without lockdown=confidentiality";
 
@@ -82,7 +82,7 @@ fn mount_securityfs() -> Result<()> {
     Ok(())
 }
 
-/// These commands fail, and each says this in a line.
+/// Checks that these commands fail, and that each prints one line with this message.
 fn refused(commands: &[&[&str]], expected: &str) -> Result<()> {
     for words in commands {
         let (program, arguments) = words.split_first().context("no command")?;
@@ -100,7 +100,7 @@ fn refused(commands: &[&[&str]], expected: &str) -> Result<()> {
     Ok(())
 }
 
-/// `auxrec doctor` says how far the kernel is locked down, and that this prevents `what`. It is right about modules.
+/// `auxrec doctor` must report the level of lockdown, and that it prevents `what`. Its finding about modules must be true.
 fn diagnosed(level: &str, what: &str) -> Result<()> {
     let output = run(&mut auxrec(["doctor", "--json"]))?;
     let report: Value = serde_json::from_slice(&output.stdout)
@@ -126,7 +126,7 @@ fn diagnosed(level: &str, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// The commands of a user that need tracefs.
+/// Commands that need tracefs.
 const COMMANDS: [&[&str]; 4] = [
     &["tracering", "stat"],
     &["tracering", "cat", "--drain"],
@@ -143,7 +143,7 @@ const COMMANDS: [&[&str]; 4] = [
     ],
 ];
 
-/// The kernel refuses tracefs from confidentiality on. What was opened and mapped before stays so.
+/// With confidentiality, the kernel refuses new uses of tracefs. Files and mappings that are open stay usable.
 fn integrity() -> Result<String> {
     mount_securityfs()?;
     let mode = fs::read_to_string(LOCKDOWN)?;
@@ -179,7 +179,7 @@ fn integrity() -> Result<String> {
     ))
 }
 
-/// Such a tracefs is empty. Why, is in a file of securityfs, which may not be mounted.
+/// With confidentiality from the start, tracefs is empty. A file of securityfs has the reason, but securityfs may not be mounted.
 fn confidentiality() -> Result<String> {
     refused(
         &COMMANDS,
@@ -192,7 +192,7 @@ fn confidentiality() -> Result<String> {
     Ok(format!("{} commands refused", 2 * COMMANDS.len()))
 }
 
-/// How many events each CPU has in each buffer that outlives the reboot.
+/// The number of events for each CPU in each buffer that persists across the reboot.
 const EVENTS: u64 = 1500;
 const CPUS: [u32; 2] = [0, 1];
 
@@ -200,7 +200,7 @@ fn instance(name: &str) -> Result<Tracefs> {
     Ok(Tracefs::find()?.instance(name)?)
 }
 
-/// Where the kernel's text was in the boot whose events an instance has; [`None`] if that is this boot.
+/// The address of the kernel's text in the boot that wrote the events of an instance; [`None`] if that is this boot.
 fn last_boot(tracefs: &Tracefs) -> Result<Option<u64>> {
     let info = tracefs.read("last_boot_info")?;
     let first = info.lines().next().unwrap_or_default();
@@ -214,9 +214,9 @@ fn last_boot(tracefs: &Tracefs) -> Result<Option<u64>> {
     Ok(Some(address))
 }
 
-/// Has an instance begin with what comes in this boot.
+/// Clears an instance, and starts tracing in this boot.
 fn begin(tracefs: &Tracefs) -> Result<()> {
-    // Whichever tracer is chosen, the kernel clears what is of the last boot.
+    // When a tracer is selected, the kernel clears the events of the last boot.
     tracefs.write("current_tracer", "nop")?;
     let of = last_boot(tracefs)?;
     ensure!(of.is_none(), "the events are still those of {of:?}");
@@ -224,9 +224,9 @@ fn begin(tracefs: &Tracefs) -> Result<()> {
     Ok(())
 }
 
-/// In the first boot, writes the events and reboots; in the next one there is nothing to do.
+/// In the first boot, writes the events and reboots. In the second boot, does nothing.
 fn leave_for_the_next_boot() -> Result<()> {
-    // Memory that nothing was left in has no address.
+    // The address is 0 if the memory has no events of another boot.
     if last_boot(&instance("kept")?)? != Some(0) {
         return Ok(());
     }
@@ -246,7 +246,7 @@ fn leave_for_the_next_boot() -> Result<()> {
     }
 }
 
-/// All events of the last boot are read, in order.
+/// Reads all events of the last boot, which must be in order and complete.
 fn drained(tracefs: &Tracefs, cpu: u32, ring: &mut Ring) -> Result<()> {
     let format = Format::parse(&tracefs.read("events/ftrace/print/format")?)?;
     let before = tracefs.stats(cpu)?;
@@ -264,7 +264,7 @@ fn drained(tracefs: &Tracefs, cpu: u32, ring: &mut Ring) -> Result<()> {
     Ok(())
 }
 
-/// Where the kernel's text is in this boot. Without KASLR, it was there in the last one.
+/// The address of the kernel's text in this boot. Without KASLR, it was the same in the last boot.
 fn text_address() -> Result<u64> {
     let symbols = fs::read_to_string("/proc/kallsyms")?;
     let line = symbols.lines().find(|line| line.ends_with(" T _text"));
@@ -272,7 +272,7 @@ fn text_address() -> Result<u64> {
     address.context("no _text in /proc/kallsyms")
 }
 
-/// Events of the last boot are seen, again, and then read; the file says that they are of another boot.
+/// A view shows the events of the last boot, and then a read returns them. `last_boot_info` names the other boot.
 fn kept() -> Result<String> {
     let tracefs = instance("kept")?;
     let (of, text) = (last_boot(&tracefs)?, text_address()?);
@@ -306,7 +306,7 @@ fn kept() -> Result<String> {
     ))
 }
 
-/// Opens a buffer that the kernel does not map, and the sentence says that it may be such a one.
+/// Opens a buffer that the kernel cannot map. The error message must name the possible reasons.
 fn unmapped(tracefs: &Tracefs, cpu: u32) -> Result<Ring> {
     let raw = tracefs.cpu_file(cpu, "trace_pipe_raw");
     let ring = Ring::open(&raw, tracefs.page_header()?)?;
@@ -365,7 +365,7 @@ fn copied() -> Result<String> {
     Ok(format!("{EVENTS} events of each CPU; {}", errors.trim()))
 }
 
-/// The recording of a copy is complete, though the instance is gone before its file is written.
+/// The recording of a copy must be complete, although the instance is removed before its file is written.
 fn recorded() -> Result<String> {
     const FILE: &str = "/tmp/recorded.dat";
     let tracefs = instance("recorded")?;
@@ -392,7 +392,7 @@ fn recorded() -> Result<String> {
     Ok(said.trim().to_owned())
 }
 
-/// A buffer whose events were those of the last boot is one as any other.
+/// A buffer that had events of the last boot must work like any other.
 fn current() -> Result<String> {
     let tracefs = instance("kept")?;
     begin(&tracefs)?;

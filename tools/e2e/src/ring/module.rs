@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Events of a module of ours: the framework's tracepoint of a commit. Where a commit begins in the AUX area is its number: the
-//! recorder's file has an AUX record of each, in order.
+//! Records an event of one of our modules: the framework's tracepoint of a commit. The commit's offset in the AUX area identifies it: the
+//! recorder's file has an AUX record for each commit, in order.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -39,14 +39,13 @@ fn records(bytes: &[u8]) -> Result<BTreeMap<u32, Vec<(u64, u64)>>> {
     Ok(all)
 }
 
-/// Of each CPU, as many commits as there are AUX records were read or lost, and those that were lost are where the kernel
-/// reports it.
+/// For each CPU, the commits that were read or lost must be as many as the AUX records. Losses must be where the kernel reports them.
 pub fn commits() -> Result<String> {
     let instance = Instance::new(4, ROOM)?;
     let tracefs = &instance.tracefs;
     tracefs.write("buffer_size_kb", "8")?;
     let format = Format::parse(&tracefs.read(format!("{EVENT}/format"))?)?;
-    // Those of no bytes have no number, and no AUX record.
+    // A commit of no bytes has no AUX record.
     tracefs.write(format!("{EVENT}/filter"), "size != 0")?;
     tracefs.write(format!("{EVENT}/enable"), "1")?;
     let head = |event: Bytes<'_>| {
@@ -64,7 +63,7 @@ pub fn commits() -> Result<String> {
     let before = (count("commits")?, count("bytes")?);
     let more = ["-C", "0,1", "--aux-watermark", "4K"];
     let recorder = Recorder::start(file.path(), &with("rate=8192", 64, &more))?;
-    // Few commits, and then more than the buffers hold.
+    // First few commits, then more than the buffers hold.
     for enough in [40, 80, 2000] {
         wait_for("commits", || Ok(count("commits")? - before.0 >= enough))?;
         for (map, log) in maps.iter_mut().zip(&mut logs) {
@@ -75,7 +74,7 @@ pub fn commits() -> Result<String> {
     }
     recorder.signal(Signal::INT)?;
     let ended = recorder.wait(Reader::KeepsUp)?;
-    // Of trace that found no space there is no commit.
+    // Trace that found no space has no commit.
     ensure!(
         [0, 3].contains(&ended.status),
         "{}: {}",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a buffer shows without being read, when it wakes who waits, and what is refused to whom.
+//! Views of a buffer without reading, wakeups of its readers, and refusals.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -16,7 +16,7 @@ use super::{accounted, number, How, Instance, Log, ROOM};
 use crate::ktap::Skip;
 use crate::workload::pin;
 
-/// All sub-buffers are seen in order, again and again, and are then read.
+/// A view shows all sub-buffers in order, repeatedly. A read afterwards returns the same events.
 pub fn viewed() -> Result<String> {
     let mut said = Vec::new();
     for (read, events) in [(0, 0), (0, 50), (30, 400), (0, 5000), (500, 900)] {
@@ -65,7 +65,7 @@ pub fn viewed() -> Result<String> {
     ))
 }
 
-/// A buffer is unmapped and mapped again while a writer is in it: nothing comes twice, and nothing is lost unreported.
+/// Maps a buffer again and again while a writer writes. No event may come twice, and no loss may be unreported.
 pub fn mapped_again() -> Result<String> {
     const TIMES: u32 = 200;
     let instance = Instance::new(4, ROOM)?;
@@ -83,7 +83,7 @@ pub fn mapped_again() -> Result<String> {
         let read = || -> Result<()> {
             pin(0)?;
             for _ in 0..TIMES {
-                // Up to where the writer is, mostly in the middle of a sub-buffer.
+                // Reads up to the writer, which is mostly in the middle of a sub-buffer.
                 let mut map = instance.map(1)?;
                 instance.drain_map(&mut map, &mut log)?;
             }
@@ -107,8 +107,8 @@ pub fn mapped_again() -> Result<String> {
     ))
 }
 
-/// Beside a mapping, a splice copies: had the kernel swapped sub-buffers out of the ring, the mapping would show those, and not
-/// what is written then.
+/// While a buffer is mapped, splice must copy sub-buffers. If the kernel swapped them out of the ring, the mapping would not see later
+/// events.
 pub fn spliced() -> Result<String> {
     let instance = Instance::new(4, ROOM)?;
     let mut map = instance.map(0)?;
@@ -120,7 +120,7 @@ pub fn spliced() -> Result<String> {
         instance.drain(&mut ring, &mut log)?;
     }
     let spliced = log.numbers.len();
-    // The meta-page does not say that they were read, so the mapping shows the last of them again.
+    // The meta-page is not updated by the splice, so the mapping shows the last events again.
     let mut again = Log::default();
     instance.drain_map(&mut map, &mut again)?;
     ensure!(
@@ -144,7 +144,7 @@ pub fn spliced() -> Result<String> {
     ))
 }
 
-/// `poll` reports a buffer as soon as it is as full as `buffer_percent` says, and not before.
+/// `poll` must report a buffer exactly when it is as full as `buffer_percent` demands.
 pub fn percent() -> Result<String> {
     let mut said = Vec::new();
     for percent in [0, 25, 50, 100] {
@@ -153,7 +153,7 @@ pub fn percent() -> Result<String> {
             .tracefs
             .write("buffer_percent", &percent.to_string())?;
         let map = instance.map(0)?;
-        // The reader's is none of them.
+        // The reader's sub-buffer does not count.
         let subbufs = u64::from(map.meta()?.nr_subbufs) - 1;
         let ready = || Ok::<_, anyhow::Error>(map.wait(Some(Duration::ZERO))?);
         ensure!(!ready()?, "{percent} %: an empty buffer is reported");
@@ -163,7 +163,7 @@ pub fn percent() -> Result<String> {
             instance.write(0, events..events + 1)?;
             events += 1;
         }
-        // That on which the writer is counts, too.
+        // The writer's current sub-buffer counts, too.
         let touched = u64::try_from(map.view()?.len())?;
         let least = (subbufs * percent).div_ceil(100).max(1);
         ensure!(
@@ -175,7 +175,7 @@ pub fn percent() -> Result<String> {
     Ok(format!("events until it is reported: {}", said.join(", ")))
 }
 
-/// Tracers that swap buffers are refused while one is mapped.
+/// The kernel refuses tracers that swap buffers while a buffer is mapped.
 pub fn tracers() -> Result<String> {
     let Ok(top) = Tracefs::find() else {
         bail!(Skip("this kernel has no tracefs"));
@@ -202,7 +202,7 @@ pub fn tracers() -> Result<String> {
     Ok(format!("{latency:?} refused, and then allowed"))
 }
 
-/// The sentences for a user without rights, and for a wrong name: each says what to do.
+/// The error messages for an unprivileged user and for wrong names: each must say what to do.
 pub fn sentences() -> Result<String> {
     let instance = Instance::new(4, ROOM)?;
     let dir = instance.tracefs.path().display().to_string();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What `tracering record` writes, as Debian's trace-cmd reads it.
+//! Checks the files of `tracering record` with Debian's trace-cmd.
 
 use std::fs;
 use std::path::Path;
@@ -20,15 +20,15 @@ const FILE: &str = "/tmp/trace.dat";
 pub struct Recording {
     /// Numbers of the events, in the order of the file, by CPU.
     pub numbers: [Vec<u64>; 2],
-    /// The time of each, by CPU, ns.
+    /// The time of each event, by CPU, in ns.
     times: [Vec<u64>; 2],
-    /// What trace-cmd reports as lost: each number, or [`None`] where it reports that events were.
+    /// The losses that trace-cmd reports: the number of events, or [`None`] if it is unknown.
     lost: Vec<Option<u64>>,
-    /// What trace-cmd prints of the counters.
+    /// The counters, as trace-cmd prints them.
     stat: String,
 }
 
-/// What a program prints, which must not fail.
+/// Runs a program, which must succeed. Returns its output.
 pub fn output(program: &str, arguments: &[&str]) -> Result<String> {
     let output = Command::new(program).args(arguments).output();
     let output = output.with_context(|| format!("cannot run {program}"))?;
@@ -42,7 +42,7 @@ pub fn output(program: &str, arguments: &[&str]) -> Result<String> {
     Ok(text)
 }
 
-/// Whether trace-cmd is there.
+/// Skips the case if the guest has no trace-cmd.
 fn reads() -> Result<()> {
     if !Path::new(TRACE_CMD).exists() {
         bail!(Skip("this guest has no trace-cmd"));
@@ -50,7 +50,7 @@ fn reads() -> Result<()> {
     Ok(())
 }
 
-/// Reads a file by trace-cmd.
+/// Reads a file with trace-cmd.
 pub fn report(path: &str) -> Result<Recording> {
     let text = output(TRACE_CMD, &["report", "-t", "-N", "-i", path])?;
     let mut recording = Recording {
@@ -87,7 +87,7 @@ pub fn report(path: &str) -> Result<Recording> {
     Ok(recording)
 }
 
-/// A number that a summary has before a word.
+/// The number before a word of a summary.
 fn before(text: &str, word: &str) -> Result<u64> {
     let number = text
         .split_once(word)
@@ -96,7 +96,7 @@ fn before(text: &str, word: &str) -> Result<u64> {
     number.with_context(|| format!("no number before {word:?}: {text}"))
 }
 
-/// All numbers, in order, without a gap.
+/// Checks that all numbers are there, in order.
 fn complete(numbers: &[u64], end: u64) -> Result<()> {
     ensure!(
         numbers.iter().copied().eq(0..end),
@@ -107,12 +107,12 @@ fn complete(numbers: &[u64], end: u64) -> Result<()> {
     Ok(())
 }
 
-/// Events that are read while others come, sub-buffers of two sizes, and clocks: all are in the file, in order.
+/// Records while events are written, with two sizes of sub-buffers and two clocks. All events must be in the file, in order.
 pub fn complete_files() -> Result<String> {
     const EVENTS: u64 = 3000;
     reads()?;
     let mut said = Vec::new();
-    // With 0 percent a part of a sub-buffer is ready, and read.
+    // With 0 percent, an incomplete sub-buffer is ready and is read.
     for (subbuf, clock, percent) in [(4, "local", "50"), (16, "mono", "0")] {
         let instance = Instance::new(subbuf, ROOM)?;
         instance.tracefs.write("buffer_percent", percent)?;
@@ -127,7 +127,7 @@ pub fn complete_files() -> Result<String> {
             for cpu in [0, 1] {
                 instance.write(cpu, start..start + 100)?;
             }
-            // The writer is on the newest sub-buffer.
+            // The writer is still on the newest sub-buffer.
             if start % 500 == 0 {
                 wait_for("reading", || {
                     Ok(instance.tracefs.stats(1)?.read_events >= start)
@@ -165,7 +165,7 @@ pub fn complete_files() -> Result<String> {
     Ok(said.join("; "))
 }
 
-/// What the kernel overwrote is counted in the file, where it was, and by the command.
+/// The file must count the overwritten events, at the right place. The command must report them, too.
 pub fn losses() -> Result<String> {
     reads()?;
     let instance = Instance::new(4, ROOM)?;
@@ -197,7 +197,7 @@ fn stderr(arguments: &[&str]) -> Result<String> {
     Ok(said)
 }
 
-/// A recording of a command has an instance of its own, whose events trace-cmd prints by their formats, and nothing is left.
+/// To record a command, `tracering` makes its own instance. trace-cmd prints the events by their formats, and nothing is left behind.
 pub fn command() -> Result<String> {
     reads()?;
     let said = stderr(&[
@@ -230,7 +230,7 @@ pub fn command() -> Result<String> {
     );
     ensure!(before(&said, " lost")? == 0, "{said}");
     ensure!(!text.contains("UNKNOWN EVENT"), "{text}");
-    // The names of tasks come from the file, too.
+    // The file also has the names of tasks.
     ensure!(text.contains(" sleep-"), "{text}");
     let top = tracering::Tracefs::find()?;
     let left = fs::read_dir(top.path().join("instances"))?.count();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is read of a buffer, beside the text that the kernel prints of it.
+//! Compares the events that are read from a buffer with the text that the kernel prints of it.
 
 use std::thread;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tracering::Event;
 
 use super::{Instance, ROOM};
 
-/// What the kernel prints of a buffer is the oracle: each event, its time on each clock, and the fields of a tracepoint.
+/// For each clock, the kernel's text must agree about each event, its time, and the fields of a tracepoint.
 pub fn text() -> Result<String> {
     let mut said = Vec::new();
     for clock in ["local", "global", "counter", "mono", "boot", "x86-tsc"] {
@@ -24,7 +24,7 @@ pub fn text() -> Result<String> {
         tracefs.write("trace_clock", clock)?;
         let switch = Format::parse(&tracefs.read("events/sched/sched_switch/format")?)?;
         tracefs.write("events/sched/enable", "1")?;
-        // Pauses, too, so that time does not fit a delta.
+        // The pauses are so long that the time does not fit into a delta.
         for start in [0, 40, 80] {
             for cpu in [0, 1] {
                 instance.write(cpu, start..start + 40)?;
@@ -55,7 +55,7 @@ pub fn text() -> Result<String> {
     Ok(said.join(", "))
 }
 
-/// Whether a line of text is about this event.
+/// Checks that a line of text describes this event.
 fn same(line: &str, event: &Event<'_>, switch: &Format, print: &Format) -> Result<()> {
     let shown = line
         .split_whitespace()

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `soft_pt`: is what decoders make of its trace what a program executed, instruction by instruction?
+//! `soft_pt`: do decoders show exactly the instructions that a program executed?
 //!
-//! In a guest each program runs by itself, stepped by `steptrace`, and traced: by `auxrec`, and by stock perf. Decoding takes long in a
-//! guest that is emulated, so it is done outside, from the files, by perf and by libipt. The programs see the same addresses in all
-//! runs: nothing is random, the environment is the same, and so is the CPU, of which each has one for itself.
+//! In a guest, each program runs alone, stepped by `steptrace`; and it is traced, by `auxrec` and by stock perf. Decoding takes long in an
+//! emulated guest. So the recordings are decoded outside, by perf and by libipt. A program has the same addresses in all runs: nothing is
+//! random, the environment is the same, and each program has one CPU for itself.
 //!
-//! Programs that are recorded in two ways can have the same packets, too, which libipt reads.
+//! For programs that are recorded in two ways, libipt can also compare the packets.
 //!
-//! - This file: the programs, and what is asked of each.
+//! - This file: the programs, and the expectations of each.
 //! - [`record`], [`judge`]: the two parts; [`again`]: both for another [`Way`].
 //! - [`decoders`]: what perf and libipt show of a recording.
-//! - [`packets`]: what libipt needs of one of the kernel's code.
+//! - [`packets`]: the files that libipt needs to decode the kernel's code.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -65,7 +65,7 @@ pub enum Part {
     },
 }
 
-/// The case that there is where there is no program.
+/// The name of the case that is reported if no program is chosen.
 const NONE: &str = "none";
 
 /// Another way to record than `soft_pt` with what it does by itself.
@@ -78,7 +78,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// Its driver.
+    /// The driver's module and its parameters.
     fn driver(way: Option<Self>) -> (&'static str, &'static [&'static str]) {
         match way {
             None => ("soft_pt", &["intel_pt=1"]),
@@ -97,13 +97,13 @@ impl fmt::Display for Way {
     }
 }
 
-/// Which runs of a program there are.
+/// The runs of a program.
 enum Runs {
-    /// Those that are traced, and one that is stepped.
+    /// The traced runs and the stepped one.
     All,
-    /// All but the one that is stepped.
+    /// The traced runs only.
     Traced,
-    /// The one that is stepped. In this folder is what the program was asked where it was traced.
+    /// The stepped run only. The folder has the input that the program got in its traced run.
     Stepped(PathBuf),
 }
 
@@ -117,34 +117,37 @@ impl Runs {
     }
 }
 
-/// A program, and what is known of it.
+/// A program and its properties.
 struct Program {
     name: &'static str,
     /// Whether stock perf records it, too.
     perf: bool,
-    /// Whether it is one thread from its beginning to its end: ptwalk knows no threads.
+    /// Whether it has a single thread from its beginning to its end: ptwalk does not support threads.
     one: bool,
-    /// Whether its packets are the same each time: it waits for nothing on the other CPU and shares no file with it, and files have all
-    /// of its code. So it is recorded without a switch to another task that it has not asked for.
+    /// Whether its packets are the same in each run. Such a program does not wait for the other CPU and shares no file with it, and files
+    /// have all of its code. It is recorded without involuntary task switches.
     packets: bool,
     expect: Expect,
 }
 
-/// What the comparison must come to.
+/// The expected result of the comparison.
 enum Expect {
-    /// Each instruction of each thread, in its order, and no error.
+    /// Each instruction of each thread must be there, in order and without an error.
     Same,
-    /// The recorder is held still, and its ring overflows: an error for each loss, and between two losses each instruction.
+    /// The recorder is stopped for a while, and its ring overflows. Each loss must be an error. Between losses, each instruction must be
+    /// there.
     Losses,
-    /// It executes what no file has. perf has that from the recorder; libipt stops there, and goes on at a PSB that comes later.
+    /// The program executes code that is in no file. perf gets that code from the recorder. libipt stops there, and continues at a later
+    /// PSB.
     Generated,
-    /// The same by libipt; perf reads it as 32-bit code, as it goes by the kind of the file.
+    /// Like `Same` by libipt. perf decodes it as 32-bit code, because of the file's type.
     X32,
-    /// There is no log to compare with; the decoder must show as many instructions as were counted, without an error.
+    /// There is no log. The decoder must show as many instructions as were counted, without an error.
     Counted(&'static str),
-    /// The same, and the instruction at this symbol as often as the program says.
+    /// Like `Counted`; and the instruction at this symbol must be shown as often as the program reports.
     Visits(&'static str),
-    /// The same, never the handler at this symbol, the payloads of PTWRITE that the program says, and a cycle for each instruction.
+    /// Like `Counted`; and the handler at this symbol must never run. The payloads of PTWRITE must be those that the program prints, and
+    /// each instruction must take a cycle.
     Writes(&'static str),
 }
 
@@ -160,7 +163,7 @@ const fn program(name: &'static str, one: bool, expect: Expect) -> Program {
     }
 }
 
-/// The same, and by stock perf too.
+/// Makes a program that stock perf records, too.
 const fn by_perf(name: &'static str, one: bool) -> Program {
     Program {
         name,
@@ -171,7 +174,7 @@ const fn by_perf(name: &'static str, one: bool) -> Program {
     }
 }
 
-/// The same, and its packets are the same each time.
+/// Makes a program whose packets are the same in each run.
 const fn packets(program: Program) -> Program {
     Program {
         packets: true,
@@ -179,7 +182,7 @@ const fn packets(program: Program) -> Program {
     }
 }
 
-/// Long ones first: two run at a time.
+/// The longest ones come first, because two run at a time.
 const PROGRAMS: &[Program] = &[
     program(
         "goroutines",
@@ -232,16 +235,16 @@ const PROGRAMS: &[Program] = &[
     program("x32", true, X32),
 ];
 
-/// What came of a program.
+/// The result of a program's case.
 enum Outcome {
     Good(String),
     Skipped(&'static str),
 }
 
-/// How often a recorder is held still, and asked for much work meanwhile.
+/// How often a recorder is stopped while its program does much work.
 const HELD: usize = 4;
 
-/// The file in which `generated` leaves its code.
+/// The file to which `generated` writes its code.
 const CODE: &str = "/tmp/generated.code";
 
 impl Program {
@@ -249,12 +252,12 @@ impl Program {
         filters.is_empty() || filters.iter().any(|filter| self.name.contains(filter))
     }
 
-    /// Whether there is something to compare with.
+    /// Whether there is a log of the stepped program to compare with.
     fn is_stepped(&self) -> bool {
         !matches!(self.expect, Counted(_) | Visits(_) | Writes(_))
     }
 
-    /// The event that records it in this way.
+    /// The event that records the program in this way.
     fn event(&self, way: Option<Way>) -> &'static str {
         match (&self.expect, way) {
             (Writes(_), None) => "intel_pt/ptw,fup_on_ptw,cyc/u",
@@ -264,7 +267,7 @@ impl Program {
     }
 }
 
-/// Runs a part.
+/// Runs one part of the test.
 pub fn run(part: &Part) -> Result<ExitCode> {
     let (Part::Record { filters, again, .. } | Part::Judge { filters, again, .. }) = part;
     let packets = matches!(part, Part::Judge { packets: true, .. });
@@ -275,7 +278,7 @@ pub fn run(part: &Part) -> Result<ExitCode> {
             ..
         }
     );
-    // All that is said of it is that it is the same.
+    // The other ways are compared only for programs that must be the same, and for PTWRITE.
     let fits = |program: &Program| {
         (again.is_none()
             || matches!(program.expect, Same)
@@ -289,7 +292,7 @@ pub fn run(part: &Part) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let report = Mutex::new(ktap::Report::begin(chosen().count()));
-    // Each as soon as it is known.
+    // Reports each result as soon as it is known.
     let tell = |program: &Program, outcome: Result<Outcome>| {
         let Ok(mut report) = report.lock() else {
             return;

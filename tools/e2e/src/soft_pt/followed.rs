@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A trace of this program that is followed: each instruction that was counted is found, and the calls are right.
+//! Follows a trace of this program: each counted instruction must be found, and the calls must be right.
 
 use std::num::NonZero;
 use std::path::Path;
@@ -13,17 +13,17 @@ use perfdata::Event;
 use crate::recording::{Reader, Recorder, TraceFile};
 use crate::workload::CALLS;
 
-/// What was traced of the workload `calls`.
+/// A recording of the workload `calls`, and its calls.
 pub struct Followed {
-    /// What the driver counted.
+    /// The instructions that the driver counted.
     pub counted: u64,
     calls: auxview::flamegraph::Calls,
-    /// Names from the outermost, and instructions.
+    /// Stacks with the outermost function first, and the instructions of each.
     folded: Vec<(String, u64)>,
 }
 
 impl Followed {
-    /// Records the workload with these options, and follows its trace, of which nothing may be missing.
+    /// Records the workload with these options, and follows its trace. No instruction may be missing.
     pub fn record(options: &[&str]) -> Result<Self> {
         let followed = Self::run(&[options, &["-m", "64K,4M"]].concat())?;
 
@@ -36,7 +36,7 @@ impl Followed {
         Ok(followed)
     }
 
-    /// Records the workload so; what is in the file must be followed to its end.
+    /// Records the workload with these options. The trace in the file must be followed to its end, without a loss.
     fn run(options: &[&str]) -> Result<Self> {
         let file = TraceFile::new("followed");
         let arguments: Vec<String> = ["-e", "soft_pt//u"]
@@ -77,7 +77,7 @@ impl Followed {
         })
     }
 
-    /// The instructions of a function, and who called it; only one may have.
+    /// The instructions of a function, and its callers, the innermost first. It must have been called from one place only.
     fn own(&self, function: &str) -> Result<(u64, Vec<&str>)> {
         let mut found = self.folded.iter().filter_map(|(calls, count)| {
             let (callers, name) = calls.rsplit_once(';')?;
@@ -89,12 +89,12 @@ impl Followed {
     }
 }
 
-/// This program.
+/// The path of this program.
 pub const PROGRAM: &str = "/bin/auxe2e";
 const CALLER: &str = "auxe2e::workload::caller";
 const CALLED: &str = "auxe2e::workload::called";
 
-/// The folded stacks of a recording have all instructions that the driver counted, and the calls that the program makes.
+/// The folded stacks of a recording must have all instructions that the driver counted, and the program's calls.
 pub(super) fn flamegraph() -> Result<String> {
     let followed = Followed::record(&[])?;
     let (count, callers) = followed.own(CALLED)?;
@@ -116,7 +116,7 @@ pub(super) fn flamegraph() -> Result<String> {
     ))
 }
 
-/// With filters exactly the instructions of these functions are traced.
+/// With filters, exactly the instructions of the named functions must be traced.
 pub(super) fn filters() -> Result<String> {
     let all = Followed::record(&[])?;
     let (called, caller) = (all.own(CALLED)?.0, all.own(CALLER)?.0);
@@ -150,9 +150,9 @@ pub(super) fn filters() -> Result<String> {
     Ok(format!("{called} and {caller} instructions"))
 }
 
-/// The newest trace, of an area that has gone round, is followed from the first place to begin in it.
+/// A snapshot of an area that has wrapped must be followed from the first synchronisation point on.
 pub(super) fn snapshot() -> Result<String> {
-    // Of an area that was not written to its end, all.
+    // An area that has not wrapped has the whole trace.
     let all = Followed::run(&["-m", "64K,4M", "-Se"])?;
     ensure!(
         all.calls.count() == all.counted,
@@ -164,7 +164,7 @@ pub(super) fn snapshot() -> Result<String> {
     let followed = Followed::run(&["-m", "64K,8K", "-Se"])?;
     let (count, counted) = (followed.calls.count(), followed.counted);
 
-    // A bit or two for each instruction.
+    // An instruction takes a bit or two.
     ensure!(
         count > 8 * 1024 && count < counted,
         "{count} of {counted} instructions are in the snapshot"
@@ -172,8 +172,8 @@ pub(super) fn snapshot() -> Result<String> {
     Ok(format!("the last {count} of {counted} instructions"))
 }
 
-/// AUXTRACE records have the cycle counter, as perf's, and TIME_CONV makes of it a time after the first AUX record and before the
-/// counters at the end.
+/// The reference of an AUXTRACE record is the cycle counter, as in perf's files. TIME_CONV must convert it to a time between the first AUX
+/// record and the counters at the end.
 pub(super) fn times() -> Result<String> {
     let file = TraceFile::new("times");
     let arguments = "-e soft_pt//u -m 64K,64K -- /bin/auxe2e workload calls";
@@ -220,7 +220,7 @@ pub(super) fn times() -> Result<String> {
     Ok(format!("{} pieces in {range:?}", times.len()))
 }
 
-/// Where a function of this program is in its file, and how long it is.
+/// The offset of a function in this program's file, and its length.
 pub fn place(name: &str) -> Result<(u64, u64)> {
     let bytes = std::fs::read(PROGRAM).context("cannot read the program")?;
     let file = object::File::parse(bytes.as_slice()).context("no program")?;

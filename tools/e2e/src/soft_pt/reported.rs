@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The tracepoint of single steps: it has all of them, with the text that was executed, and may act on the trace that it is in.
+//! The tracepoint of single steps. It must report each step with the executed instruction, and it may act on the trace of its own group.
 
 use std::collections::HashMap;
 use std::fs;
@@ -21,13 +21,13 @@ use crate::events::siblings::PAUSE;
 use crate::module;
 use crate::soft_pt::stepped::{Mapped, Step, Stepped, TRACEPOINT};
 
-/// Reasons, as `Documentation/abi.md` numbers them.
+/// The reasons of a step, as `Documentation/abi.md` numbers them.
 const FIRST: u32 = 0;
 const LEFT: u32 = 1;
 const LIMIT: u32 = 2;
 const OFF: u32 = 5;
 
-/// All steps are reported, whatever is interpreted: with the text of the program's file, and the reason.
+/// Each step must be reported, with the instruction from the program's file and the reason, for any number of interpreted instructions.
 pub(super) fn steps() -> Result<String> {
     let mut seen = Vec::new();
     for limit in [0, 5, 512] {
@@ -37,7 +37,7 @@ pub(super) fn steps() -> Result<String> {
             &["/modules/soft_pt.ko", &format!("interpret={limit}")],
         )?;
         let steps = program(limit).with_context(|| format!("interpret={limit}"));
-        // As it was.
+        // Loads the driver with its default again.
         module::unload("soft_pt")?;
         module::load("soft_pt")?;
         seen.push(format!("{} steps with {limit}", steps?));
@@ -71,7 +71,7 @@ fn program(limit: u64) -> Result<usize> {
     Ok(steps.len())
 }
 
-/// The text of each step is that of the file from which it was executed.
+/// Compares the instruction of each step with the file from which it was executed.
 fn compare(steps: &[Step], maps: &[Mapped]) -> Result<()> {
     let mut files = HashMap::new();
     let mut compared = 0_usize;
@@ -81,7 +81,7 @@ fn compare(steps: &[Step], maps: &[Mapped]) -> Result<()> {
             at.is_some_and(|at| at < map.len)
         });
         let map = map.with_context(|| format!("{step:x?} is in no mapping"))?;
-        // The vDSO is in no file.
+        // The vDSO is not in a file.
         if !map.path.starts_with('/') {
             continue;
         }
@@ -107,7 +107,7 @@ fn compare(steps: &[Step], maps: &[Mapped]) -> Result<()> {
     Ok(())
 }
 
-/// An event of the tracepoint in the group of the trace: it overflows where the driver writes to the AUX area.
+/// Tests an event of the tracepoint in the group of the trace. It overflows while the driver writes to the AUX area.
 pub(super) fn acts() -> Result<String> {
     let pmus = Pmus::at(Path::new("/sys/bus/event_source/devices"));
     let tracepoint = Attr {
@@ -115,7 +115,7 @@ pub(super) fn acts() -> Result<String> {
         ..pmus.event(TRACEPOINT)?.attr()
     };
 
-    // It pauses the trace, and nothing resumes it.
+    // The event pauses the trace, and nothing resumes it.
     let child = Victim::new()?;
     let probe = Probe::open(&traced()?, child.id()?, -1, 64, false)?;
     let attr = Attr {
@@ -149,7 +149,7 @@ pub(super) fn acts() -> Result<String> {
 
     let mut outcome = format!("paused after {} steps", paused.0);
 
-    // It samples the AUX area.
+    // The event samples the AUX area.
     if exported()? {
         let mut probe = Probe::open(&traced()?, child.id()?, -1, 64, false)?;
         let attr = Attr {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Many short runs through one event, as a fuzzer has them: the event is turned on in front of a function, and off behind it.
+//! Many short runs with one event, as a fuzzer has them. The event is enabled before a function, and disabled after it.
 
 use std::fs;
 use std::hint::black_box;
@@ -13,15 +13,15 @@ use super::traced;
 use crate::events::probe::{bytes, Probe};
 use crate::module;
 
-/// Inputs, each with a way through the function of its own.
+/// Inputs. Each one takes another path through the function.
 const INPUTS: u8 = 8;
 
-/// By then all code is decoded, and all pages are there.
+/// Runs before the comparison, after which all code is decoded and all pages are mapped.
 const FIRST: u32 = 200;
 
 const RUNS: u32 = 5000;
 
-/// What the kernel may need more, in KiB, for all runs: a few words in each are too much.
+/// How much kernel memory all runs together may add, in KiB. A leak of a few words in each run exceeds it.
 const MORE: u64 = 512;
 
 /// Pages of the AUX area.
@@ -33,7 +33,7 @@ struct Runs {
     counted: u64,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug, PartialEq, Eq)]
 struct Run {
     instructions: u64,
@@ -43,7 +43,7 @@ struct Run {
 impl Runs {
     fn new() -> Result<Self> {
         let attr = Attr {
-            // Without times, which are no two runs' the same.
+            // Without time stamps, which differ in each run.
             config: 0,
             ..traced()?
         };
@@ -53,7 +53,7 @@ impl Runs {
         })
     }
 
-    /// How often half of the area has been filled. The trace is cut there: at its end, and at its watermark.
+    /// How often half of the area has been filled. The trace is cut at the end of the area and at its watermark.
     fn halves(&self) -> u64 {
         self.probe.head() / (bytes(PAGES) / 2)
     }
@@ -91,7 +91,7 @@ fn function(input: u8) -> u32 {
     sum
 }
 
-/// How often this thread was taken off its CPU.
+/// How often this thread was scheduled out.
 fn switches() -> Result<u64> {
     let path = "/proc/thread-self/status";
     let status = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
@@ -103,7 +103,7 @@ fn switches() -> Result<u64> {
         .sum()
 }
 
-/// What the kernel has allocated and cannot give back, in KiB.
+/// Kernel memory that cannot be reclaimed, in KiB.
 fn unreclaimable() -> Result<u64> {
     let path = "/proc/meminfo";
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
@@ -117,8 +117,8 @@ fn unreclaimable() -> Result<u64> {
         .context("not a number")
 }
 
-/// Each run of an input has as many instructions as any other, and the same trace to the byte, unless the thread was off its CPU meanwhile
-/// or half of the area was full. The kernel's memory does not grow.
+/// All runs of an input must have the same number of instructions and the same trace. A trace is not compared if the thread was scheduled
+/// out meanwhile, or if half of the area was filled. The kernel's memory must not grow.
 pub fn same() -> Result<String> {
     let mut runs = Runs::new()?;
     let inputs = (0..INPUTS).cycle();
@@ -156,7 +156,7 @@ pub fn same() -> Result<String> {
         }
     }
     let grown = unreclaimable()?.saturating_sub(memory);
-    // The debug kernel keeps freed memory in quarantine (KASAN), and reports what is lost (kmemleak).
+    // The debug kernel keeps freed memory in quarantine (KASAN), and reports leaks itself (kmemleak).
     ensure!(
         grown < MORE || module::is_debug_kernel(),
         "the kernel has {grown} KiB more"
@@ -175,7 +175,7 @@ pub fn same() -> Result<String> {
     ))
 }
 
-/// The time of a run, of the first ones and of the last.
+/// The average time of a run: among the first ones, and after many others.
 pub fn times() -> Result<[u128; 2]> {
     const EACH: u32 = 500;
     let mut runs = Runs::new()?;

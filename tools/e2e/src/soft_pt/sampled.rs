@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `soft_pebs`: an event that samples what its group's leader traces. What its records say is looked at where perf decodes them.
+//! `soft_pebs`: an event that samples while its group's leader traces. Other cases, which decode with perf, check the content of its
+//! records.
 
 use anyhow::{bail, ensure, Context, Result};
 use auxrec::sys::Event;
@@ -25,7 +26,7 @@ fn sampling() -> Result<Attr> {
     })
 }
 
-/// What it refuses, and with which error.
+/// Attributes that the driver must refuse, with their errors.
 pub(super) fn refused() -> Result<String> {
     const EBUSY: i32 = 16;
     const EINVAL: i32 = 22;
@@ -85,7 +86,7 @@ pub(super) fn refused() -> Result<String> {
         fails(what, attr, *leader, *errno)?;
     }
 
-    // A leader has one counter, as long as an event has that.
+    // A leader has one counter for such an event. It is free again when the event is closed.
     let first = Event::open_in(&attr, 0, -1, leads).context("cannot open the event")?;
     fails("a second one", &attr, leads, EBUSY)?;
     drop(first);
@@ -107,7 +108,7 @@ fn fails(what: &str, attr: &Attr, leader: Option<&Event>, errno: i32) -> Result<
     }
 }
 
-/// It counts what its leader counts, whatever becomes of its period, and ends with it.
+/// The event must count the same instructions as its leader, with any period. It must end with its leader.
 pub(super) fn counts() -> Result<String> {
     let child = Victim::new()?;
     let mut probe = Probe::open(&traced()?, child.id()?, -1, 64, false)?;
@@ -136,7 +137,7 @@ pub(super) fn counts() -> Result<String> {
     let all = counted()?;
     ensure!(all > 0, "nothing was counted");
 
-    // perf ends the link to the leader, stops the event, and gives no count of it any more.
+    // When the leader is closed, perf removes the link to it and stops the event, and a read returns no count any more.
     probe.event.enable()?;
     grows(&mut probe, from)?;
     drop(probe);

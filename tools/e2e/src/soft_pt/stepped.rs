@@ -15,24 +15,24 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use crate::events::probe::{bytes, Probe};
 use crate::soft_pt;
 
-/// Its name.
+/// The name of that tracepoint.
 pub const TRACEPOINT: &str = "rust_stepping:rust_stepping_step";
 
-/// Pages of the data ring: steps of some 10 ms.
+/// Pages of the data ring. It holds the steps of some 10 ms.
 const DATA_PAGES: usize = 2048;
 
-/// Pages of the AUX area, which holds the trace of a program: nothing reads it.
+/// Pages of the AUX area. It must hold the whole trace of a program, because nothing reads it.
 const AUX_PAGES: usize = 1024;
 
 /// The longest instruction, in bytes.
 pub const TEXT_MAX: usize = 15;
 
-/// What the tracepoint reports.
+/// A record of the tracepoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// Of the instruction.
+    /// The instruction's address.
     pub address: u64,
-    /// What the event counts for it.
+    /// How many instructions the event counts for it.
     pub instructions: u32,
     /// Instructions that were interpreted since the last step.
     pub interpreted: u64,
@@ -40,16 +40,16 @@ pub struct Step {
     pub reason: u32,
     /// The memory at `address`, up to the first byte that could not be read.
     pub text: [u8; TEXT_MAX],
-    /// How much of `text` could be read.
+    /// How many bytes of `text` could be read.
     pub len: usize,
 }
 
 impl Step {
-    /// From the body of a sample that has raw data and nothing else.
+    /// Parses the body of a sample that has only raw data.
     fn parse(body: &[u8]) -> Option<Self> {
         let half = |at| Some(u32::from_le_bytes(*body.get(at..)?.first_chunk()?));
         let word = |at| Some(u64::from_le_bytes(*body.get(at..)?.first_chunk()?));
-        // The length of the raw data, and the fields that each tracepoint has.
+        // The raw data begins with its length and the common fields of all tracepoints.
         Some(Self {
             address: word(12)?,
             interpreted: word(20)?,
@@ -61,33 +61,33 @@ impl Step {
     }
 }
 
-/// A piece of a file that the program executes.
+/// A mapped part of a file that the program executes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mapped {
     /// Its first address.
     pub address: u64,
-    /// How long it is.
+    /// Its length.
     pub len: u64,
-    /// Where it is in the file.
+    /// Its offset in the file.
     pub offset: u64,
-    /// The file.
+    /// The path of the file.
     pub path: String,
 }
 
-/// What was seen of a program.
+/// The results of a stepped program.
 #[derive(Default, Debug)]
 pub struct Stepped {
     /// Instructions that the event counted.
     pub counted: u64,
-    /// Those that were interpreted.
+    /// How many of them were interpreted.
     pub interpreted: u64,
-    /// What the program executed from, in the order in which it was mapped.
+    /// The executable mappings, in the order in which they were made.
     pub maps: Vec<Mapped>,
 }
 
 impl Stepped {
-    /// Traces a program that a shell becomes when its input ends, and gives `each` the steps in their order. Nothing is lost, and
-    /// what was stepped and what was interpreted is what the event counted.
+    /// Traces a program that a shell executes when its input is closed, and passes the steps to `each`, in order. No record may be lost.
+    /// The stepped and the interpreted instructions must be as many as the event counted.
     pub fn run(mut child: Child, mut each: impl FnMut(&Step)) -> Result<Self> {
         let id = i32::try_from(child.id())?;
         let mut attr = soft_pt::traced()?;
@@ -103,7 +103,7 @@ impl Stepped {
 
         drop(child.stdin.take());
         let status = loop {
-            // Read behind its end, so that nothing is left.
+            // The ring is drained once more after the program has ended, so that no step is left.
             let status = child.try_wait().context("cannot wait for the program")?;
             ring.drain(&mut stepped, &mut see)?;
             match status {
@@ -125,7 +125,7 @@ impl Stepped {
     }
 }
 
-/// The tracepoint's event and its data ring. Unmapped before it is closed, as the fields are.
+/// The tracepoint's event and its data ring. The fields are dropped in their order: the ring is unmapped before the event is closed.
 struct Ring {
     base: Mapping,
     event: Event,
@@ -140,7 +140,7 @@ impl Ring {
         let attr = Attr {
             sample_type: SampleType::RAW,
             read_format: Read::FORMAT,
-            // From the exec on.
+            // Enabled by the exec.
             flags: Flags::DISABLED
                 | Flags::ENABLE_ON_EXEC
                 | Flags::MMAP
@@ -204,7 +204,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Whether all steps were read: the last ones may be lost without a record.
+    /// Checks that all steps were read: the last ones may be lost without a record.
     fn complete(&self) -> Result<()> {
         let count = self.event.count()?.context("the event does not count")?;
         ensure!(

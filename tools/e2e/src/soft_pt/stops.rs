@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `soft_pt`: however tracing stops, the program goes on as if nothing had been, and the driver can go at once.
+//! `soft_pt`: in whichever way tracing stops, the program must continue undisturbed, and the driver must be removable at once.
 //!
-//! What is traced is `watch` (`tools/e2e/watch.c`): it looks for the trap flag wherever a program can see its flags, and computes
-//! something whose result is known. A flag that stays set when the driver no longer handles its traps kills the program.
+//! The traced program is `watch` (`tools/e2e/watch.c`). It looks for the trap flag wherever a program can see its flags, and repeats a
+//! computation whose result is known. If the driver leaves a trap flag behind, the next trap kills the program.
 
 use std::ffi::CStr;
 use std::fs;
@@ -26,21 +26,21 @@ use crate::recording::{auxrec, Recorder, TraceFile};
 use crate::soft_pt::traced;
 use crate::wait::{wait_for, PATIENCE};
 
-/// How a program behaves while it is traced.
+/// What the program does while it is traced.
 const TARGETS: [&str; 6] = ["alone", "threads", "children", "execs", "asleep", "refused"];
 
-/// How its tracing stops.
+/// How tracing stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
-    /// The events are disabled, and closed later.
+    /// The events are disabled first, and closed later.
     Disable,
-    /// They are closed while they are enabled.
+    /// The events are closed while they are enabled.
     Close,
-    /// The recorder is asked to end.
+    /// The recorder gets SIGINT.
     Interrupt,
     /// The recorder is killed.
     Kill,
-    /// The recorder is killed while the program is stopped by a signal; the driver goes before it continues.
+    /// The recorder is killed while the program is stopped by a signal. The driver is unloaded before the program continues.
     Stopped,
 }
 
@@ -61,7 +61,7 @@ const ENDS: [(&str, Option<i32>, Option<i32>); 5] = [
     ("fault", None, Some(11)),
 ];
 
-/// A program that watches itself.
+/// A running `watch`.
 struct Watch {
     child: Child,
     says: ChildStdout,
@@ -94,12 +94,12 @@ impl Watch {
         kill_process(pid, signal).context("cannot send a signal")
     }
 
-    /// Waits until it has done as many rounds, beyond those that it has told of by now.
+    /// Waits until it has reported `rounds` more rounds than by now.
     fn goes_on(&mut self, rounds: usize) -> Result<()> {
         let mut bytes = [0; 1 << 16];
         let mut left = rounds;
 
-        // What it has said before: the pipe holds no more.
+        // Discards the rounds that were reported before. The pipe holds no more than that.
         let _before = self.says.read(&mut bytes).context("it says nothing")?;
         while left > 0 {
             let said = self.says.read(&mut bytes[..1]).context("it says nothing")?;
@@ -112,7 +112,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Tells it to end; how it has ended, and what else it said.
+    /// Makes it end. Returns its exit status and its other output.
     fn ends(mut self) -> Result<(ExitStatus, String)> {
         fs::write(&self.file, "!").with_context(|| format!("cannot write {}", self.file))?;
         let mut said = String::new();
@@ -126,20 +126,20 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // If it has not ended. Nothing more can be done about it.
+        // It may have ended. An error is ignored.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Who traces it.
+/// The tracer of the program.
 enum Tracer {
     Probes(Vec<Probe>),
     Recorder(Recorder, TraceFile),
 }
 
 impl Tracer {
-    /// Traces all threads of a program, and what they start, with events of this process.
+    /// Traces all threads of a program, and their children, with events of this process.
     fn probes(watch: &Watch, filter: Option<&CStr>) -> Result<Self> {
         let mut attr = traced()?;
         attr.flags |= Flags::INHERIT;
@@ -198,7 +198,7 @@ impl Tracer {
         };
         recorder.signal(signal)?;
         let status = recorder.ended()?;
-        // 3: with losses, of which there may be some here.
+        // Exit status 3 reports losses, which are possible here.
         ensure!(
             signal == Signal::KILL || matches!(status.code(), Some(0 | 3)),
             "auxrec ended with {status}"
@@ -207,7 +207,7 @@ impl Tracer {
     }
 }
 
-/// One row: what is traced, and how that stops.
+/// Runs one row: this target, and this way to stop.
 fn stop(target: &str, stop: Stop) -> Result<()> {
     module::load("soft_pt")?;
     let mut watch = Watch::new(target)?;
@@ -237,7 +237,7 @@ fn stop(target: &str, stop: Stop) -> Result<()> {
             tracer.signal(Signal::KILL)?;
         }
     }
-    // At once, while the program runs: a trap flag or callback that is left would have no handler.
+    // The driver is unloaded at once, while the program runs. A trap flag or a callback that is left would have no handler.
     unload()?;
     if stop == Stop::Stopped {
         watch.signal(Signal::CONT)?;
@@ -248,8 +248,8 @@ fn stop(target: &str, stop: Stop) -> Result<()> {
     Ok(())
 }
 
-/// Unloads the driver, and what follows tasks for it. A child that has not been reaped may hold an event for a moment, and so may a signal
-/// on its way hold what follows tasks.
+/// Unloads the driver and `rust_stepping`. References may exist for a moment: a child that has not been reaped holds an event, and a signal
+/// on its way may hold `rust_stepping`.
 fn unload() -> Result<()> {
     let end = Instant::now() + PATIENCE;
     for name in ["soft_pt", "rust_stepping"] {
@@ -262,7 +262,7 @@ fn unload() -> Result<()> {
     Ok(())
 }
 
-/// However tracing stops, the program goes on untraced.
+/// In whichever way tracing stops, the program must continue untraced.
 pub fn stops() -> Result<String> {
     let rows = || -> Result<()> {
         for how in STOPS {
@@ -273,7 +273,7 @@ pub fn stops() -> Result<String> {
         Ok(())
     };
     let outcome = rows();
-    // As it was.
+    // Later cases need the driver.
     module::load("soft_pt")?;
     outcome?;
     Ok(format!(
@@ -283,7 +283,7 @@ pub fn stops() -> Result<String> {
     ))
 }
 
-/// However a traced program ends, it ends as it does untraced.
+/// In whichever way a traced program ends, it must end as it would untraced.
 pub fn ends() -> Result<String> {
     for (what, code, signal) in ENDS {
         let row = || -> Result<()> {
@@ -300,14 +300,14 @@ pub fn ends() -> Result<String> {
             unload()
         };
         let outcome = row().with_context(|| what.to_owned());
-        // As it was.
+        // Later cases need the driver.
         module::load("soft_pt")?;
         outcome?;
     }
     Ok(format!("{} ways", ENDS.len()))
 }
 
-/// Where filters leave out all that a program executes, it is stepped through just the same, and must not see it either.
+/// If filters exclude all code of a program, it is still single-stepped, and must not see that either.
 pub fn outside() -> Result<String> {
     for target in TARGETS {
         let row = || -> Result<()> {
@@ -339,7 +339,7 @@ pub fn outside() -> Result<String> {
 /// The kernel's own memory.
 struct Kernel {
     file: fs::File,
-    /// Where a segment is in memory, how long it is, and where it is in the file.
+    /// Address, length and file offset of each segment.
     segments: Vec<(u64, u64, u64)>,
 }
 
@@ -361,7 +361,7 @@ impl Kernel {
         Ok(Self { file, segments })
     }
 
-    /// The number at an address.
+    /// Reads the number at an address.
     fn read(&self, address: u64) -> Result<u32> {
         let offset = self.segments.iter().find_map(|(start, len, offset)| {
             let into = address.checked_sub(*start)?;
@@ -374,12 +374,12 @@ impl Kernel {
     }
 }
 
-/// The tracepoints that are hooked while there is an event.
+/// The tracepoints on which the driver has callbacks while an event exists.
 const TRACEPOINTS: [&str; 3] = ["sys_enter", "sys_exit", "sched_switch"];
 
-/// How many hold the key of each tracepoint, by what the kernel itself looks at when it comes by.
+/// The number of users of each tracepoint: its static key, read from the kernel's memory.
 fn keys(kernel: &Kernel) -> Result<[u32; 3]> {
-    /// Of `key.enabled` in `struct tracepoint`: behind the name.
+    /// Offset of `key.enabled` in `struct tracepoint`, behind the name.
     const ENABLED: u64 = 8;
     let symbols = fs::read_to_string("/proc/kallsyms").context("cannot read /proc/kallsyms")?;
     let mut keys = [0; 3];
@@ -394,13 +394,13 @@ fn keys(kernel: &Kernel) -> Result<[u32; 3]> {
     Ok(keys)
 }
 
-/// Without an event, no callback runs for system calls and switches of tasks. With one, tracing works, again and again.
+/// Without an event, system calls and task switches must not run a callback. With an event, tracing must work, every time.
 pub fn hooked() -> Result<String> {
     const TIMES: usize = 4;
     let kernel = Kernel::open()?;
     let expect = |wanted: [u32; 3], when: &str| -> Result<()> {
         let mut found = keys(&kernel)?;
-        // The last event has them unhooked by a work.
+        // After the last event, a work item removes the callbacks.
         let end = Instant::now() + PATIENCE;
         while wanted == [0; 3] && found != wanted && Instant::now() < end {
             thread::sleep(Duration::from_millis(1));
@@ -440,7 +440,7 @@ pub fn hooked() -> Result<String> {
         ensure!(status.success(), "it ended with {status}: {said}");
         expect(none, "without an event again")?;
     }
-    // An event that is refused leaves nothing behind.
+    // A refused event must not leave callbacks behind.
     for config in [1 << 2, 1 << 9, 15 << 24] {
         let attr = perfdata::Attr {
             config,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Snapshots that a function of the program causes (`auxrec record --trigger`).
+//! Snapshots that a function of the traced program triggers (`auxrec record --trigger`).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,7 +21,7 @@ use crate::workload::CALLS;
 
 const PROBES: &str = "/sys/kernel/tracing/uprobe_events";
 
-/// The symbol of a function of this program's workloads.
+/// The symbol of one of this program's workload functions.
 fn symbol(name: &str) -> Result<String> {
     let bytes = fs::read(PROGRAM).context("cannot read the program")?;
     let file = object::File::parse(bytes.as_slice()).context("no program")?;
@@ -32,7 +32,7 @@ fn symbol(name: &str) -> Result<String> {
         .to_owned())
 }
 
-/// What a recording has said as JSON.
+/// The recorder's JSON report.
 struct Told {
     hits: u64,
     snapshots: u64,
@@ -53,7 +53,7 @@ impl Told {
     }
 }
 
-/// How many samples an event of this name has in a file.
+/// The number of samples of the event with this name in a file.
 fn samples(file: &TraceFile, name: &str) -> Result<u64> {
     let bytes = fs::read(file.path()).context("cannot read the recording")?;
     let parsed = perfdata::File::parse(&bytes)?;
@@ -72,7 +72,7 @@ fn samples(file: &TraceFile, name: &str) -> Result<u64> {
 }
 
 fn arguments(trigger: &str, more: &[&str]) -> Vec<String> {
-    // Each call is a record, and the recorder may have to wait for a CPU.
+    // Each call causes a record, and the recorder may have to wait for a CPU. So the data ring is large.
     let all = ["-e", "soft_pt//u", "-m", "4M,256K", "-S", "--json", JSON];
     let all = [&all[..], &["--trigger", trigger], more].concat();
     all.into_iter().map(str::to_owned).collect()
@@ -80,14 +80,14 @@ fn arguments(trigger: &str, more: &[&str]) -> Vec<String> {
 
 const JSON: &str = "/tmp/triggered.json";
 
-/// No uprobe of a recorder is left.
+/// Checks that no uprobe of a recorder is left.
 fn no_probe() -> Result<()> {
     let probes = fs::read_to_string(PROBES).context("cannot read the uprobes")?;
     ensure!(probes.is_empty(), "a uprobe is left: {probes}");
     Ok(())
 }
 
-/// Records with this trigger; what it said.
+/// Records with this trigger. Returns the recorder's JSON report and messages.
 fn record(file: &TraceFile, trigger: &str, more: &[&str]) -> Result<(Told, Ended)> {
     let recorder = Recorder::start(file.path(), &arguments(trigger, more))?;
     let ended = recorder.wait(Reader::KeepsUp)?;
@@ -101,7 +101,7 @@ fn record(file: &TraceFile, trigger: &str, more: &[&str]) -> Result<(Told, Ended
     Ok((Told::read(JSON)?, ended))
 }
 
-/// Each call is counted and in the file, also of children; and there is a snapshot.
+/// Each call must be counted and be in the file, also in children. At least one snapshot must be taken.
 pub(super) fn hits() -> Result<String> {
     let called = symbol("6called")?;
     let file = TraceFile::new("triggered");
@@ -142,14 +142,14 @@ pub(super) fn hits() -> Result<String> {
     Ok(outcome.join("; "))
 }
 
-/// Whether these bytes are the end of a trace that stops at this place in a page: with `FUP` and `TIP.PGD`.
+/// Whether a trace with these last bytes stops at this offset in a page: by `FUP` and `TIP.PGD`.
 fn stops_at(end: &[u8], offset: u64) -> bool {
     const PGD: u8 = 0x01;
     const FUP: u8 = 0x1d;
     let Some((&PGD, before)) = end.split_last() else {
         return false;
     };
-    // The upper bits of the first byte say how much of the address follows.
+    // The upper bits of the first byte encode how many bytes of the address follow.
     [(1, 2), (2, 4), (3, 6), (4, 6), (6, 8)]
         .iter()
         .any(|&(size, len): &(u8, usize)| {
@@ -162,7 +162,7 @@ fn stops_at(end: &[u8], offset: u64) -> bool {
         })
 }
 
-/// A snapshot ends where the program has reached the function, whenever the recorder comes.
+/// A snapshot must end where the program reached the function, even if the recorder reads it later.
 pub(super) fn end() -> Result<String> {
     let caller = symbol("6caller")?;
     let (offset, _) = place("6caller")?;
@@ -193,7 +193,7 @@ pub(super) fn end() -> Result<String> {
         ends.iter().any(|end| stops_at(end, offset)),
         "no piece ends at {offset:#x}: {ends:x?}"
     );
-    // The function is reached, and not one of its instructions is there.
+    // The trace must reach the function, without any of its instructions.
     let calls = auxview::flamegraph::calls(&bytes, Path::new("/"))?;
     ensure!(calls.losses() == 0, "{}", calls.summary());
     let mut folded = Vec::new();
@@ -206,7 +206,7 @@ pub(super) fn end() -> Result<String> {
     Ok(format!("{} instructions up to it", calls.count()))
 }
 
-/// Stock perf reads such a recording: each hit is a sample, and the trace ends where the function is reached.
+/// Stock perf must read such a recording: each hit is a sample, and the trace ends where the function is reached.
 pub(crate) fn by_perf() -> Result<String> {
     let [caller, called] = [symbol("6caller")?, symbol("6called")?];
     let file = TraceFile::new("triggered");
@@ -236,7 +236,7 @@ pub(crate) fn by_perf() -> Result<String> {
     record(&file, &caller, &workload)?;
     let one = hits(&caller)?;
     let shown = script(&["--itrace=i1ie", "-F", "ip,sym"])?;
-    // Where trace ends by an interrupt, perf shows the instruction that was not executed any more.
+    // Where trace ends by an interrupt, perf also shows the next instruction, which was not executed.
     let beyond = shown.lines().find(|line| {
         let is_hit = one.iter().any(|hit| line.trim_start().starts_with(hit));
         line.contains("workload::call") && !is_hit
@@ -253,14 +253,14 @@ pub(crate) fn by_perf() -> Result<String> {
     ))
 }
 
-/// The function is of the process that is recorded, whatever it is called.
+/// The trigger's function is that of the recorded process, whatever the name of its program.
 pub(super) fn process() -> Result<String> {
     let spin = symbol("4spin")?;
     let victim = Victim::new()?;
     let pid = victim.id()?.to_string();
     let file = TraceFile::new("triggered");
     let recorder = Recorder::start(file.path(), &arguments(&spin, &["-p", &pid]))?;
-    // A trace that was not resumed would not grow from one snapshot to the next.
+    // The trace must be resumed after each snapshot. Otherwise it would not grow from one snapshot to the next.
     wait_for("trace behind a snapshot", || {
         let rings = pieces(file.path()).unwrap_or_default();
         Ok(rings.iter().any(|pieces| {
@@ -287,7 +287,7 @@ pub(super) fn process() -> Result<String> {
     Ok(format!("{} hits, {} snapshots", told.hits, told.snapshots))
 }
 
-/// What cannot be a trigger is named, and leaves no uprobe.
+/// An invalid trigger must be named in the error message. No uprobe may be left.
 pub(super) fn refused() -> Result<String> {
     let file = TraceFile::new("triggered");
     let workload = ["--", PROGRAM, "workload", "calls"];
@@ -356,7 +356,7 @@ pub(super) fn refused() -> Result<String> {
             "run this as root",
         ],
     )?;
-    // In a namespace of mounts that has no tracefs.
+    // A mount namespace without tracefs.
     const HIDDEN: &str = "mount -t tmpfs none /sys/kernel/debug && mount -t tmpfs none /sys/kernel/tracing && exec auxrec \"$@\"";
     ends(
         Command::new("unshare")

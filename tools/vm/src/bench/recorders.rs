@@ -1,53 +1,53 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What recorders cost: the figures of `auxe2e bench record`, `auxrec` beside stock perf, as lines.
+//! The costs of recorders, `auxrec` compared with stock perf: the results of `auxe2e bench record`, `parallel` and `starts`.
 
 use crate::results::figures::Figure;
 
-/// As many numbers as are wanted, from word `n` on.
+/// `N` numbers, from word `n` on.
 fn numbers<const N: usize>(words: &[&str], n: usize) -> Option<[u64; N]> {
     let words = words.get(n..n + N)?.iter();
     let numbers: Option<Vec<u64>> = words.map(|word| word.parse().ok()).collect();
     numbers?.try_into().ok()
 }
 
-/// What was measured of a recorder.
+/// The results of one recorder.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Recorder {
-    /// Instructions for a MiB of trace: the median of several runs, the least and the most.
+    /// Instructions for a MiB of trace: the median of several runs, the minimum and the maximum.
     instructions: [u64; 3],
-    /// The same of a file that takes everything for nothing.
+    /// The same for a recording to /dev/null.
     beyond: [u64; 3],
-    /// Context switches for 1000 MiB.
+    /// Context switches for 1000 MiB of trace.
     switches: u64,
-    /// MiB per 2^30 instructions at which it first loses, alone and beside a program that is always busy.
+    /// The rate at which it first loses trace, in MiB per 2^30 instructions: alone, and beside a program that is always busy.
     loss: [u64; 2],
-    /// KiB of a snapshot and of the area, and instructions without trace for it.
+    /// For each size of snapshots: KiB of a snapshot, KiB of the AUX area, and the instructions that are not traced during a snapshot.
     blind: Vec<[u64; 3]>,
 }
 
-/// All that was measured.
+/// The results of both recorders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Figures {
-    /// Instructions of the kernel's copy of a MiB into a file, likewise.
+    /// Instructions of the kernel for copying a MiB into a file: median, minimum and maximum.
     copy: [u64; 3],
     perf: Recorder,
     auxrec: Recorder,
-    /// Instructions for a MiB into a file that takes everything for nothing, and context switches for 1000 MiB, of auxrec woken at a
-    /// quarter of the area, as perf is.
+    /// auxrec with a watermark of a quarter of the AUX area, as perf has it: instructions for a MiB to /dev/null, and context switches for
+    /// 1000 MiB.
     quarter: [u64; 2],
-    /// Instructions of each of auxrec's threads for a MiB, the most first: of one ring, of two drained by a thread each, and of these
-    /// with a file for each.
+    /// Instructions of each of auxrec's threads for a MiB, the busiest first: with one ring, with two rings and a thread for each, and with
+    /// two rings, and a thread and a file for each.
     threads: [Vec<u64>; 3],
-    /// Of watermarks: sixteenths of the area, instructions for a MiB, and at how many MiB per 2^30 instructions it first loses,
-    /// alone and beside a program that is always busy.
+    /// For each watermark: sixteenths of the AUX area, instructions for a MiB, and the rate at which auxrec first loses trace, in MiB per
+    /// 2^30 instructions: alone, and beside a program that is always busy.
     watermarks: Vec<[u64; 4]>,
-    /// How often auxrec was woken, each time for a piece of trace, and KiB of its own memory after a tenth of the trace, and after all.
+    /// How often auxrec was woken for a piece of trace, and KiB of its own memory after a tenth of the trace, and after all of it.
     memory: [u64; 3],
 }
 
 impl Figures {
-    /// From what the guest said; [`None`] if a figure is missing.
+    /// Parses the guest's output. [`None`] if a figure is missing.
     #[must_use]
     pub fn parse(said: &str) -> Option<Self> {
         let lines = || {
@@ -77,7 +77,7 @@ impl Figures {
             costs.filter(|costs| !costs.is_empty())
         };
         Some(Self {
-            threads: [threads("1")?, threads("2")?, threads("apart")?],
+            threads: [threads("1")?, threads("2")?, threads("split")?],
             copy: numbers(&lines().find(|w| w.starts_with(&["copy"]))?, 1)?,
             perf: recorder("perf")?,
             auxrec: recorder("auxrec")?,
@@ -91,7 +91,7 @@ impl Figures {
         })
     }
 
-    /// By recorder.
+    /// The figures, with their targets.
     #[must_use]
     pub fn figures(&self) -> Vec<Figure> {
         const COST: &str = "instructions a MiB";
@@ -126,7 +126,7 @@ impl Figures {
                 );
             }
         }
-        // Half of perf's instructions, and a tenth of the time without trace.
+        // The targets are half of perf's instructions, and a tenth of its time without trace.
         let ours = &self.auxrec;
         let half =
             |name: &str, part, whole| Figure::ratio(name, part, whole).at_most_hundredths(50);
@@ -157,7 +157,7 @@ impl Figures {
         for (threads, name) in self
             .threads
             .iter()
-            .zip(["one-ring", "two-rings", "two-rings-apart"])
+            .zip(["one-ring", "two-rings", "two-rings-split"])
         {
             let most = threads.first().copied().unwrap_or(0);
             figures.push(Figure::count(
@@ -173,7 +173,7 @@ impl Figures {
         }
         for [part, cost, loss, beside] in &self.watermarks {
             let name = |what: &str| format!("recorder.auxrec.woken-at-{part:02}-sixteenths.{what}");
-            // 0 where it loses at the rate that the others are measured at.
+            // The cost is 0 if auxrec loses trace at the rate at which the costs are measured.
             figures.push(Figure::count(name("into-file"), *cost, COST));
             figures.push(Figure::count(name("first-loss"), *loss, RATE));
             figures.push(Figure::count(name("first-loss-beside-busy"), *beside, RATE));
@@ -188,7 +188,7 @@ impl Figures {
         figures
     }
 
-    /// For people.
+    /// The results as lines for the user.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let percent = |part: u64, whole: u64| part * 100 / whole.max(1);
@@ -225,9 +225,9 @@ impl Figures {
             self.quarter[1] / 1000,
             self.quarter[1] % 1000,
         ));
-        let [one, two, apart] = &self.threads;
+        let [one, two, split] = &self.threads;
         let most = |threads: &[u64]| threads.first().copied().unwrap_or(0);
-        // The kernel lets one thread at a time write into a file.
+        // In the kernel, only one thread at a time can write into a file.
         let file = auxrec.instructions[0].saturating_sub(auxrec.beyond[0]);
         lines.push(format!(
             "one ring: {} instructions a MiB; two rings and a thread for each: {} in the busiest thread, {} in all, {file} of them while no other can write: so at most {} % of the rate of one",
@@ -238,9 +238,9 @@ impl Figures {
         ));
         lines.push(format!(
             "with a file for each: {} in the busiest thread, {} in all, and no file that both wait for: so at most {} % of the rate of one",
-            most(apart),
-            apart.iter().sum::<u64>(),
-            percent(most(one), most(apart)),
+            most(split),
+            split.iter().sum::<u64>(),
+            percent(most(one), most(split)),
         ));
         for [part, cost, loss, beside] in &self.watermarks {
             let cost = match cost {
@@ -268,13 +268,13 @@ impl Figures {
     }
 }
 
-/// How fast two processors are drained, and one: what `auxe2e bench parallel` says, KiB a second and percent of the rate of one; of both the
-/// median of several runs, the least and the most.
+/// The rates at which one CPU and two CPUs are drained: the results of `auxe2e bench parallel`. Each has the rate in KiB a second, and in
+/// percent of the rate of one. Both have the median of several runs, the minimum and the maximum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rates([[u64; 6]; Self::NAMES.len()]);
 
 impl Rates {
-    /// What measures it.
+    /// The command that measures the rates.
     pub const COMMAND: &str = "auxe2e bench parallel";
 
     const NAMES: [&str; 7] = [
@@ -284,10 +284,10 @@ impl Rates {
         "drain-one",
         "drain-own",
         "drain-two",
-        "drain-apart",
+        "drain-split",
     ];
 
-    /// From what the guest said; [`None`] if a figure is missing.
+    /// Parses the guest's output. [`None`] if a figure is missing.
     #[must_use]
     pub fn parse(said: &str) -> Option<Self> {
         let mut all = [[0; 6]; Self::NAMES.len()];
@@ -301,7 +301,7 @@ impl Rates {
         Some(Self(all))
     }
 
-    /// By what is done; `how` memory is copied.
+    /// The figures, with their targets. `how` is a word for the way in which memory is copied.
     #[must_use]
     pub fn figures(&self, how: &str) -> Vec<Figure> {
         let all = self.0.iter().zip(Self::NAMES);
@@ -311,7 +311,7 @@ impl Rates {
             [
                 Figure::count(format!("parallel.{how}.{name}"), *rate / 1024, "MiB/s"),
                 match name {
-                    "drain-apart" => ratio.at_least_hundredths(180),
+                    "drain-split" => ratio.at_least_hundredths(180),
                     _ => ratio,
                 },
             ]
@@ -319,10 +319,10 @@ impl Rates {
         .collect()
     }
 
-    /// For people.
+    /// The results as lines for the user.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
-        // What it is, and the number of what it is set beside.
+        // A description, and the index of the rate that it is compared with.
         const WHAT: [(&str, usize); 7] = [
             ("a thread that writes memory to a file", 0),
             ("two, with a file each", 0),
@@ -330,7 +330,10 @@ impl Rates {
             ("auxrec, one CPU", 3),
             ("auxrec, one CPU, by a thread that stays on it", 3),
             ("two CPUs into one file", 3),
-            ("two CPUs, --apart: each by a thread that stays on it", 4),
+            (
+                "two CPUs, --split-files: each by a thread that stays on it",
+                4,
+            ),
         ];
         let times = |percent: u64| format!("{}.{:02}", percent / 100, percent % 100);
         let line =
@@ -351,8 +354,8 @@ impl Rates {
     }
 }
 
-/// How soon the units of all CPUs run: what `auxe2e bench starts` says, in µs, and percent of perf's time; of each the median, the
-/// least and the most.
+/// How soon the units of all CPUs run: the results of `auxe2e bench starts`. `all` has the times of perf and of auxrec in µs, and auxrec's
+/// time in percent of perf's. Each has the median, the minimum and the maximum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Starts {
     cpus: u64,
@@ -360,12 +363,12 @@ pub struct Starts {
 }
 
 impl Starts {
-    /// What measures it.
+    /// The command that measures the times.
     pub const COMMAND: &str = "auxe2e bench starts";
 
     const NAMES: [&str; 3] = ["perf", "auxrec", "part"];
 
-    /// From what the guest said; [`None`] if a figure is missing.
+    /// Parses the guest's output. [`None`] if a figure is missing.
     #[must_use]
     pub fn parse(said: &str) -> Option<Self> {
         let mut all = [[0; 3]; 3];
@@ -383,7 +386,7 @@ impl Starts {
         Some(Self { cpus, all })
     }
 
-    /// With the target: no slower than perf.
+    /// The figures. The target is to be no slower than perf.
     #[must_use]
     pub fn figures(&self) -> Vec<Figure> {
         let [perf, auxrec, [part, ..]] = self.all;
@@ -396,7 +399,7 @@ impl Starts {
         ]
     }
 
-    /// For people.
+    /// The results as lines for the user.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let [perf, auxrec, [part, least, most]] = self.all;
@@ -429,7 +432,7 @@ mod tests {
 
     const RATES: &str = "parallel write-one 1024000 1000000 1100000 100 100 100\nparallel write-two 2048000 2000000 2100000 200 190 210\n\
         parallel write-shared 1024000 1 2 100 1 2\nparallel drain-one 512000 400000 600000 100 100 100\n\
-        parallel drain-own 409600 400000 500000 80 70 90\nparallel drain-two 522240 500000 530000 102 90 103\nparallel drain-apart 972800 900000 1000000 190 185 195\n";
+        parallel drain-own 409600 400000 500000 80 70 90\nparallel drain-two 522240 500000 530000 102 90 103\nparallel drain-split 972800 900000 1000000 190 185 195\n";
 
     #[test]
     fn rates_are_understood() {
@@ -455,7 +458,7 @@ mod tests {
     }
 
     const SAID: &str = "record copy 1000 990 1010\nrecord perf cost 3000 2900 3100 2500\nrecord auxrec cost 1500 1400 1600 1250\nrecord perf beyond 400 390 410 2500\nrecord auxrec beyond 100 90 110 1250\nrecord auxrec quarter 200 1900\n\
-        record threads 1 1500 20\nrecord threads 2 1000 100 90 20\nrecord threads apart 750 740 10\nrecord perf loss 100 50\nrecord auxrec loss 200 75\nrecord watermark 7 1500 200 75\nrecord perf blind 1024 1024 9000\nrecord auxrec blind 1024 2048 900\n\
+        record threads 1 1500 20\nrecord threads 2 1000 100 90 20\nrecord threads split 750 740 10\nrecord perf loss 100 50\nrecord auxrec loss 200 75\nrecord watermark 7 1500 200 75\nrecord perf blind 1024 1024 9000\nrecord auxrec blind 1024 2048 900\n\
         record memory 1000 500 510\n";
 
     #[test]

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Recordings onto a disk of a guest's that is slow, that fails, or whose guest loses its power.
+//! Recordings to a disk of a guest. The disk is slow or fails, or the guest loses its power.
 //!
-//! QEMU is killed while recorders run. What the guest's kernel had not handed to the disk is gone then, as after a power cut;
-//! what it had is there, so that a disk loses what it has in a cache of its own is not shown. The guest says meanwhile what
-//! the recorders say is safe, and the next boot sees that it is.
+//! For a power cut, QEMU is killed while recorders run. Data that the guest's kernel has not yet written to the disk is then lost. Data
+//! that it has written is kept, so the loss of a disk's own cache is not tested. Before the cut, the guest prints which data the recorders
+//! report as safe. The next boot verifies that this data is there.
 
 use crate::cache::Cache;
 use crate::error::Result;
@@ -18,15 +18,15 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// How often the power goes.
+/// How many power cuts there are.
 const CUTS: u32 = 4;
-/// Before which of the cuts threads have a file each.
-const APART: u32 = 1;
+/// The number of the recording, from 0 on, that has a file for each thread.
+const SPLIT: u32 = 1;
 
-/// What a slow disk takes, bytes a second: a sixteenth of what the units write.
+/// The write rate of the slow disk, in bytes a second: a sixteenth of the rate of the units.
 const SLOW: u64 = 1024 * 1024;
 
-/// Flushes before a disk fails: those of mounting it, and some of recorders'.
+/// How many flushes of the failing disk succeed: enough for mounting it and for some flushes of the recorders.
 const FLUSHES: u32 = 12;
 
 /// Runs all cases, in a guest of this kernel, which must have ext4.
@@ -84,19 +84,19 @@ pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     ));
     format()?;
     let mut verify = String::new();
-    // Always the same moments, of no pattern.
+    // The power is cut at irregular times, which are the same in each run.
     let mut seed: u32 = 1;
     for time in 0..=CUTS {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let last = time == CUTS;
-        let apart = if time == APART { " --apart" } else { "" };
+        let split = if time == SPLIT { " --split-files" } else { "" };
         let command = if last {
             format!("{verify}true")
         } else {
-            format!("{verify}auxe2e disk record{apart}")
+            format!("{verify}auxe2e disk record{split}")
         };
         let cut = (!last).then(|| PowerCut {
-            // After the stream was brought to the disk some times, and then at any moment of its next way there.
+            // The delay starts when some data is safe. It is long enough to reach any point of the next flush.
             line: |line| {
                 line.strip_prefix("safe ")
                     .is_some_and(|l| !l.starts_with("0 "))
@@ -113,7 +113,7 @@ pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
             .rev()
             .find_map(|l| l.strip_prefix("safe "));
         verify = match (safe, last) {
-            (Some(safe), false) => format!("auxe2e disk verify{apart} {} && ", safe.trim()),
+            (Some(safe), false) => format!("auxe2e disk verify{split} {} && ", safe.trim()),
             (_, true) => break,
             (None, false) => {
                 cases.push(
@@ -129,7 +129,7 @@ pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     Ok(suite)
 }
 
-/// Whether the guest lived until its power went or its command ended well.
+/// Passes if the guest ran until its power was cut or its command succeeded.
 fn case(name: &str, outcome: &Outcome) -> Case {
     let said: Vec<String> = outcome
         .said

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is special where the kernel's code is followed, too: system calls, interrupts, and that the kernel goes from one thread to
-//! the next without a packet that says so.
+//! Follows the kernel's code, too: system calls, interrupts, and switches of threads, for which there is no packet.
 
 use super::{Block, Followed, Follower, Left, Missing, Packet, Run, Sideband, Stray, World, UNFIT};
 
@@ -27,7 +26,7 @@ impl Follower {
 
     /// An interrupt or an exception before the instruction at `at`, which the kernel takes at `to`.
     pub(super) fn interrupt(&mut self, at: u64, to: u64, world: &mut World<'_>) -> Followed {
-        // What is at fault may be that there is no code.
+        // The exception may be that there is no code at `at`.
         let site = match self.block(at, world) {
             Ok(block) => Some(block.site_of(at)),
             Err(Stray::Missing(Missing::Code(_))) => None,
@@ -41,7 +40,7 @@ impl Follower {
         Ok(())
     }
 
-    /// The kernel returns to a program: it may have mapped code meanwhile, or be another one.
+    /// The kernel returns to a program. The process may have mapped code meanwhile, or run another program.
     fn comes_back(&mut self, world: &mut World<'_>) -> Followed {
         let run = self.run.ok_or(UNFIT)?;
         let Some(time) = self.now(world) else {
@@ -59,10 +58,10 @@ impl Follower {
         Ok(())
     }
 
-    /// The kernel is where it goes from one thread to the next: from here on the next one runs.
+    /// The kernel switches threads: from here on the next thread runs.
     pub(super) fn switch(&mut self, world: &mut World<'_>) -> Followed {
         let (Ok(cpu), Some(ip)) = (self.place.ring, self.ip) else {
-            // The events of a thread are off where others run.
+            // The events of a thread are off while other threads run.
             return Ok(());
         };
         let run = self.run.ok_or(UNFIT)?;
@@ -85,7 +84,7 @@ impl Follower {
         let function = self.block(ip, world)?.function;
         let (stack, tree) = self.stack(world)?;
         if who == Sideband::unknown(cpu) {
-            // It may be any.
+            // It may be a different thread each time.
             stack.end();
         }
         stack.resume(lost);
@@ -93,7 +92,7 @@ impl Follower {
         Ok(())
     }
 
-    /// perf's time of what comes next, as far as packets say.
+    /// perf's time of the next packet, if it is known.
     fn now(&self, world: &World<'_>) -> Option<u64> {
         world.sideband.clock.time(self.time?)
     }

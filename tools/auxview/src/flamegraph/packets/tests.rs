@@ -8,10 +8,10 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 const PSBEND: [u8; 2] = [0x02, 0x23];
-/// A branch that was taken, behind the bit that says how many there are.
+/// A packet with one TNT bit: a branch that was taken.
 const TNT: [u8; 1] = [0b110];
 
-/// The packets of trace that comes in portions of this length, in two stretches with a gap between them.
+/// The packets of stretches of trace with gaps between them. The reader gets the trace in portions of this length.
 fn packets(stretches: &[Vec<u8>], portion: usize) -> Vec<Packet> {
     let (out, batches) = std::sync::mpsc::sync_channel(1000);
     let mut reader = Reader::new(&out);
@@ -29,7 +29,7 @@ fn packets(stretches: &[Vec<u8>], portion: usize) -> Vec<Packet> {
     batches.flat_map(|batch| batch.packets).collect()
 }
 
-/// The same, without the places.
+/// The same without [`Packet::At`].
 fn told(stretches: &[Vec<u8>], portion: usize) -> Vec<Packet> {
     let mut packets = packets(stretches, portion);
     packets.retain(|packet| !matches!(packet, Packet::At(_)));
@@ -50,7 +50,7 @@ fn portions_are_put_together() {
                 Packet::Sync(None),
             ],
         ),
-        // What stands before the first place to begin is of no use.
+        // Trace before the first `PSB` is of no use.
         (
             vec![[&[0x99; 40], &begin[..], &TNT, &begin, &TNT, &TNT].concat()],
             vec![Packet::Sync(None), taken, Packet::Sync(None), taken, taken],
@@ -64,7 +64,7 @@ fn portions_are_put_together() {
                 taken,
             ],
         ),
-        // A PTWRITE with its address, without, and an instruction before which the program was stopped.
+        // A PTWRITE with its address, and one without: the second FUP is that of an event.
         (
             vec![[
                 &begin[..],
@@ -75,7 +75,7 @@ fn portions_are_put_together() {
             .concat()],
             vec![Packet::Sync(None), taken, Packet::Stopped(0x1235)],
         ),
-        // A CFE: its last two bytes are no packets, and neither is what follows read.
+        // A CFE: its last two bytes are no packets, and the trace after it is not read.
         (
             vec![[&begin[..], &TNT, &[0x02, 0x13, 0x82, 0x06], &TNT, &begin].concat()],
             vec![Packet::Sync(None), taken, lost(UNREAD), Packet::Sync(None)],
@@ -144,8 +144,8 @@ fn parts(trace: &[u8]) -> BTreeMap<u64, Vec<Packet>> {
 }
 
 proptest! {
-    /// Bits that are flipped, and bytes that are missing or too many, damage the part that they are in, and the one in front if there
-    /// is no place to begin any more. All others are decoded as without.
+    /// Flipped bits, and missing or additional bytes, damage the part that they are in; also the part before it, if the `PSB` between them
+    /// is damaged. All other parts are decoded as without damage.
     #[test]
     fn damage_ends_at_the_next_place_to_begin(
         lens in vec(1_usize..40, 3..8),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The files that are written, and who can read them.
+//! Differences in the files that the recorders write, and in the programs that can read them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,7 @@ use crate::recorder::size;
 use crate::recording::{trace_in, Reader, TraceFile};
 use crate::wait::wait_for;
 
-/// The parts of a recording, whose names begin with that of the file.
+/// The files of a recording. Their names begin with that of the file.
 fn parts(file: &Path) -> Result<Vec<PathBuf>> {
     let name = format!(
         "{}.",
@@ -33,16 +33,16 @@ fn parts(file: &Path) -> Result<Vec<PathBuf>> {
     Ok(parts)
 }
 
-/// perf's index of trace in a later file has what is in an earlier one, and perf itself refuses it.
+/// In perf's later files, the index of trace has entries of an earlier file, and perf refuses such a file.
 pub(super) fn several_files() -> Result<String> {
     let mut out = Vec::new();
     for tool in [Perf, Auxrec] {
         let file = tool.file();
         ensure!(parts(file.path())?.is_empty(), "there are files already");
-        // An area that is full once is one that perf may never start again.
+        // The area must not get full: perf may never start such an event again.
         let arguments = [&CPU[..4], &["-m", "64,512", "--switch-output"]].concat();
         let recorder = tool.start(&file, &arguments)?;
-        // perf's file gets a name of its own only when it is whole.
+        // perf gives a file its own name only when the file is complete.
         let written = || -> Result<u64> {
             let parts = parts(file.path())?;
             Ok(size(file.path()) + parts.iter().map(|part| size(part)).sum::<u64>())
@@ -92,7 +92,7 @@ pub(super) fn several_files() -> Result<String> {
     of_each(&out)
 }
 
-/// With --aio perf's two ways to the file overwrite each other. auxrec writes from a thread of its own.
+/// With --aio, the two ways in which perf writes the file overwrite each other. auxrec writes from a separate thread.
 pub(super) fn aio() -> Result<String> {
     let file = Perf.file();
     let arguments = ["--aio", "-e", "intel_pt/rate=4096/", "-a", "-m", "64,64"];
@@ -114,7 +114,7 @@ pub(super) fn aio() -> Result<String> {
     ))
 }
 
-/// perf compresses sideband records; in a file of auxrec's it finds all but the trace.
+/// perf compresses sideband records only. In a file of auxrec, perf finds everything except the trace.
 pub(super) fn compressed() -> Result<String> {
     let mut out = Vec::new();
     for tool in [Perf, Auxrec] {
@@ -155,7 +155,7 @@ pub(super) fn compressed() -> Result<String> {
     of_each(&out)
 }
 
-/// The crate linux-perf-data finds every byte of trace; the files stay for other versions of perf.
+/// The crate linux-perf-data must find every byte of trace. The files are kept, for other versions of perf.
 pub(super) fn other_readers() -> Result<String> {
     let sleep = ["--", "auxe2e", "workload", "sleep", "--ms", "700"];
     let table: [(&str, &[&str], Reader); 4] = [
@@ -200,7 +200,7 @@ pub(super) fn other_readers() -> Result<String> {
         std::fs::write(format!("/out/{name}.data"), bytes)?;
         out.push(format!("{name}: {seen}"));
     }
-    // Of a program that those have too who read it elsewhere.
+    // This program also exists where other versions of perf read the file.
     let file = TraceFile::new("soft-pt");
     let event = ["-e", "soft_pt//u", "-m", "16,64", "--"];
     let arguments = [&event[..], &["/bin/busybox", "true"]].concat();
@@ -213,7 +213,7 @@ pub(super) fn other_readers() -> Result<String> {
     ))
 }
 
-/// Bytes of trace by linux-perf-data.
+/// Bytes of trace that linux-perf-data finds.
 fn by_crate(bytes: &[u8]) -> Result<u64> {
     use linux_perf_data::{PerfFileReader, PerfFileRecord, UserRecord};
 

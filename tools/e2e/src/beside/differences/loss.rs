@@ -16,7 +16,7 @@ use crate::recorder::size;
 use crate::recording::{auxrec, said, Reader, TraceFile};
 use crate::wait::wait_for;
 
-/// Of a file.
+/// Describes the number of pieces that perf finds in a file.
 fn of_pieces(read: Option<usize>) -> String {
     match read {
         Some(pieces) => format!("perf reads {pieces} pieces of trace"),
@@ -24,7 +24,7 @@ fn of_pieces(read: Option<usize>) -> String {
     }
 }
 
-/// perf tells how often, and ends well; auxrec tells for how long, and by its status.
+/// perf reports only how often trace was lost, and exits with 0. auxrec reports for how long, and its exit status shows the loss.
 pub(super) fn full_area() -> Result<String> {
     let mut out = Vec::new();
     for tool in [Perf, Auxrec] {
@@ -99,13 +99,13 @@ pub(super) fn offline() -> Result<String> {
         outcome?;
         if tool == Auxrec {
             let before = of_cpu(&file, 1)?;
-            // It goes on: of half a second.
+            // The CPU's trace continues: this is half a second.
             let enough = before + 1_000_000;
             wait_for("trace of the CPU", || Ok(of_cpu(&file, 1)? > enough))?;
         }
         recorder.signal(Signal::INT)?;
         let ended = recorder.wait(Reader::KeepsUp)?;
-        // AUX records of the other CPU after the last one of that which came back.
+        // Counts the AUX records of CPU 0 after the last one of CPU 1, which came back.
         let bytes = std::fs::read(file.path())?;
         let trace = Trace::read(&bytes)?;
         let of = |cpu| trace.rings.values().find(|ring| ring.cpu == Some(cpu));
@@ -113,7 +113,7 @@ pub(super) fn offline() -> Result<String> {
         let last = back?.records.iter().map(|aux| aux.time).max();
         let later = stays?.records.iter().filter(|aux| Some(aux.time) > last);
         let later = later.count();
-        // That auxrec goes on with the CPU was waited for. How soon before the end it does so for the last time is chance.
+        // The trace of CPU 1 was waited for above. Its last AUX record may be any time before the end, so auxrec is not checked.
         ensure!(
             tool == Auxrec || later > 4,
             "perf: {later} AUX records of CPU 0 after the last one of CPU 1"
@@ -202,7 +202,7 @@ pub(super) fn killed() -> Result<String> {
     of_each(&out)
 }
 
-/// perf writes into the control page of a ring that it has mapped read-only.
+/// perf writes to the control page of a ring that it has mapped read-only.
 pub(super) fn overwritten() -> Result<String> {
     let arguments = ["-S", "--overwrite", "-e", CPU[1], "-a", "-m", "16,64"];
     let sleep = ["--", "auxe2e", "workload", "sleep", "--ms", "500"];

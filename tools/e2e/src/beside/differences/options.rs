@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What can be asked for: PMUs, targets, threads, snapshots, limits; and what the user is told.
+//! Differences in options and messages: PMUs, targets, threads, snapshots and limits.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -21,7 +21,7 @@ pub(super) fn unknown_pmu() -> Result<String> {
     let mut seen = Vec::new();
     for tool in [Perf, Auxrec] {
         let file = tool.file();
-        // Without a period perf does not open the event.
+        // perf does not open the event without a period.
         let event = if tool == Perf { "-c1" } else { "-q" };
         module::alias(0)?;
         let arguments = [event, "-e", "pattern/rate=2048/", "-C", "1", "-m", "64,64"];
@@ -60,9 +60,12 @@ pub(super) fn threads() -> Result<String> {
         ended.errors
     );
     let bytes = Auxrec.records(&[&arguments[..], &["--threads", "2"], &workload].concat())?;
-    // Each with a file of its own: perf finds what is there in the one that they are joined into.
+    // Each thread has its own file. perf must find all pieces in the joined file.
     let file = Auxrec.file();
-    let ended = Auxrec.record(&file, &[&arguments[..], &["--apart"], &workload].concat())?;
+    let ended = Auxrec.record(
+        &file,
+        &[&arguments[..], &["--split-files"], &workload].concat(),
+    )?;
     let there: usize = pieces(file.path())?.iter().map(Vec::len).sum();
     let read = perf_reads(file.path())?;
     ensure!(
@@ -70,7 +73,7 @@ pub(super) fn threads() -> Result<String> {
         "perf finds {read:?} of {there} pieces: {}",
         ended.errors
     );
-    // It puts records into order, and says if one comes after the end of a round that it should have come before.
+    // perf sorts records within rounds. It warns if a record comes after the round to which its time belongs.
     let script = Command::new("perf")
         .args(["script", "--no-itrace", "--show-switch-events", "-i"])
         .arg(file.path())
@@ -81,13 +84,13 @@ pub(super) fn threads() -> Result<String> {
         "perf script: {}: {says}",
         script.status
     );
-    // And, of a recorder that was killed, in that of each.
-    let recorder = Auxrec.start(&file, &[&arguments[..], &["--apart"]].concat())?;
+    // perf must also read each thread's file of a killed recorder.
+    let recorder = Auxrec.start(&file, &[&arguments[..], &["--split-files"]].concat())?;
     let parts = [0, 1].map(|thread| {
         let name = format!("{}.t{thread}", file.path().display());
         PathBuf::from(name)
     });
-    // By its header, which is what perf goes by.
+    // perf uses the length in the file's header.
     let has = |part: &PathBuf| {
         let bytes = std::fs::read(part).unwrap_or_default();
         perfdata::File::parse(&bytes).is_ok_and(|file| file.data_section().1 > 400_000)
@@ -117,8 +120,8 @@ pub(super) fn threads() -> Result<String> {
     ))
 }
 
-/// How long the file is when a command is answered, and half a second later. Only of auxrec is anything demanded: perf may have been
-/// quick.
+/// Compares the file when the response to a command comes, and half a second later. Only auxrec must have written the trace before the
+/// response: perf may have been quick by chance.
 pub(super) fn answered() -> Result<String> {
     let mut out = Vec::new();
     for tool in [Perf, Auxrec] {
@@ -149,7 +152,7 @@ pub(super) fn answered() -> Result<String> {
     of_each(&out)
 }
 
-/// Requests that come while one is taken: auxrec takes each command, and each signal that the kernel delivers.
+/// Requests that come during a snapshot: auxrec must take a snapshot for each command, and for each signal that the kernel delivers.
 pub(super) fn requests() -> Result<String> {
     const TIMES: usize = 20;
     let mut out = Vec::new();
@@ -174,7 +177,7 @@ pub(super) fn requests() -> Result<String> {
             commander.send("snapshot\n")?;
         }
         commander.answers(TIMES)?;
-        // The last may still be written.
+        // The last snapshot may not be complete yet.
         thread::sleep(Duration::from_millis(500));
         for _ in 0..TIMES {
             recorder.signal(Signal::USR2)?;
@@ -247,7 +250,7 @@ pub(super) fn targets() -> Result<String> {
     of_each(&out?)
 }
 
-/// The same conversation with both.
+/// Both recorders must understand the same commands.
 pub(super) fn commands() -> Result<String> {
     for tool in [Perf, Auxrec] {
         let file = tool.file();
@@ -307,7 +310,7 @@ pub(super) fn two_events() -> Result<String> {
     ))
 }
 
-/// perf names one limit; auxrec names both, their values, and what to set them to.
+/// perf's message names one limit. auxrec names both limits, their values, and the values to set.
 pub(super) fn locked_memory() -> Result<String> {
     use std::os::unix::process::CommandExt;
 
@@ -342,7 +345,7 @@ pub(super) fn locked_memory() -> Result<String> {
     of_each(&out)
 }
 
-/// perf at a quarter of the area, auxrec at seven sixteenths in whole pages, whatever comes.
+/// perf's default watermark is a quarter of the area. That of auxrec is 7/16 of it, in whole pages.
 pub(super) fn watermark() -> Result<String> {
     for (pages, perfs, ours) in [
         ("16", "16384", 7 * 4096),
@@ -377,7 +380,7 @@ pub(super) fn watermark() -> Result<String> {
     ))
 }
 
-/// perf says nothing of how it goes.
+/// perf reports nothing while it records.
 pub(super) fn meanwhile() -> Result<String> {
     let file = Perf.file();
     module::alias(1)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Who may trace what with the unit, and which terms an event may have.
+//! Permissions and terms of the trace unit's events.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::soft_pt::{as_nobody, PROGRAM};
 const EINVAL: i32 = 22;
 const EOPNOTSUPP: i32 = 95;
 
-/// What an event of Intel PT may ask this unit for, and what not: `config`, `config1`, and the error.
+/// Terms of Intel PT that this unit must accept or refuse: `config`, `config1`, and the error.
 const TERMS: &[(&str, u64, u64, Option<i32>)] = &[
     ("pt,branch", PT | BRANCH, 0, None),
     ("no bits at all", 0, 0, None),
@@ -66,7 +66,7 @@ const MTC: u64 = 1 << 9;
 const TSC: u64 = 1 << 10;
 const BRANCH: u64 = 1 << 13;
 
-/// Each of them is taken, or refused with its error.
+/// Each event must be opened, or be refused with its error.
 pub(super) fn terms() -> Result<String> {
     for &(what, config, config1, errno) in TERMS {
         let attr = Attr {
@@ -81,7 +81,7 @@ pub(super) fn terms() -> Result<String> {
             "{what}: {found:?}, and {errno:?} is right"
         );
     }
-    // The pattern is no code of a privilege level, so none of it can be left out.
+    // The pattern belongs to no privilege level, so no level can be excluded.
     let attr = Attr {
         flags: Flags::DISABLED | Flags::EXCLUDE_KERNEL,
         ..attr(20)?
@@ -95,7 +95,7 @@ pub(super) fn terms() -> Result<String> {
     Ok(format!("{} events", TERMS.len() + 1))
 }
 
-/// A user without privilege traces its own programs, and nothing else.
+/// An unprivileged user must be able to trace the user's own programs, and nothing else.
 pub(super) fn nobody() -> Result<String> {
     let paranoid = Path::new("/proc/sys/kernel/perf_event_paranoid");
     let before = fs::read_to_string(paranoid).context("cannot read perf_event_paranoid")?;

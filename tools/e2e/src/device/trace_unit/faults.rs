@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The device goes wrong on demand while it is traced: see "Faults on demand" in `Documentation/trace-unit.md`.
+//! Faults of the device on demand while it is traced: see "Faults on demand" in `Documentation/trace-unit.md`.
 //!
-//! In each row the events count what the device has made of transactions that are certain: each byte was read, overwritten, or
-//! reported lost. Of a transaction that is not, nothing is there, and a record says so.
+//! In each row, the events count the bytes that the device generated in transactions whose length is certain. Each of these bytes must be
+//! read, overwritten, or reported as lost. A transaction of uncertain length must have no bytes, and a record must report the loss.
 
 use anyhow::{ensure, Context, Result};
 use perfdata::{Attr, AuxFlags};
@@ -21,7 +21,7 @@ mod registers;
 
 use registers::Registers;
 
-/// What goes wrong, as the device's registers have it.
+/// The kind of a fault, as the device's register encodes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Kind(u32);
 
@@ -45,13 +45,13 @@ impl Kind {
     const DROPPED: Self = Self(16);
 }
 
-/// What may be lost by it.
+/// The loss that the fault may cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Loss {
     Nothing,
-    /// A gap of a number of bytes.
+    /// A gap of known length.
     Counted,
-    /// The transaction, of unknown length.
+    /// A whole transaction, of unknown length.
     Transaction,
 }
 
@@ -60,7 +60,7 @@ struct Fault {
     kind: Kind,
     argument: u32,
     loss: Loss,
-    /// What the driver says of it.
+    /// The driver's message about the fault.
     says: Option<&'static str>,
 }
 
@@ -82,7 +82,7 @@ impl Fault {
         }
     }
 
-    /// Whether it is about an interrupt that is raised where a region is full: there is none in a ring that is overwritten.
+    /// Whether the fault is about the interrupt for a full region. In overwrite mode, there is no such interrupt.
     fn is_of_interrupt(&self) -> bool {
         matches!(
             self.kind,
@@ -93,7 +93,7 @@ impl Fault {
         )
     }
 
-    /// Whether it is about what the unit reads and writes.
+    /// Whether the fault is about DMA.
     fn is_of_memory(&self) -> bool {
         matches!(
             self.kind,
@@ -101,15 +101,15 @@ impl Fault {
         )
     }
 
-    /// Whether it is about a unit that is stopped.
+    /// Whether the fault is about a stopped unit.
     fn is_idle(&self) -> bool {
         matches!(self.kind, Kind::RESTART | Kind::DMA_STALE)
     }
 }
 
-/// A page where no memory is.
+/// A page number at which the machine has no memory.
 const NOWHERE: u32 = 0xd_0000;
-/// Bits of an entry.
+/// Bits of a table entry.
 const RESERVED: u32 = 1 << 1;
 const INT: u32 = 1 << 2;
 const STOP: u32 = 1 << 4;
@@ -224,10 +224,10 @@ static FAULTS: [Fault; 21] = [
     ),
 ];
 
-/// What is traced, and how it is read.
+/// The traced CPUs, and the mode of the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// CPU 1, whose unit goes wrong.
+    /// CPU 1, whose unit has the fault.
     Read,
     /// Both CPUs.
     System,
@@ -240,7 +240,7 @@ const MODES: [(Mode, &str); 3] = [
     (Mode::Overwritten, "overwritten"),
 ];
 
-/// The rows, by name.
+/// The rows, with their names.
 pub fn rows() -> Vec<Named> {
     let mut rows: Vec<Named> = Vec::new();
     for fault in &FAULTS {
@@ -255,7 +255,7 @@ pub fn rows() -> Vec<Named> {
     rows
 }
 
-/// Those where an IOMMU translates what the unit reads and writes.
+/// The rows for a guest where an IOMMU translates the unit's DMA.
 pub fn translated() -> Vec<Named> {
     let mut rows: Vec<Named> = Vec::new();
     for fault in FAULTS.iter().filter(|fault| fault.is_of_memory()) {
@@ -267,7 +267,7 @@ pub fn translated() -> Vec<Named> {
     rows
 }
 
-/// A unit writes again where it wrote last, after the AUX area is freed. The IOMMU does not let it.
+/// A unit writes again to its last address, after the AUX area is freed. The IOMMU must prevent that.
 fn freed() -> Result<String> {
     let registers = Registers::open()?;
     let mut probe = Probe::open(&attr(RATE)?, -1, i32::try_from(CPU)?, PAGES, false)?;
@@ -286,26 +286,26 @@ fn freed() -> Result<String> {
     every_byte()
 }
 
-/// The CPU whose unit goes wrong.
+/// The CPU whose unit has the fault.
 const CPU: u32 = 1;
-/// Of a ring that is read: the unit does not come to its end while something is wrong.
+/// Pages of a ring in normal mode. The unit does not reach its end during a fault.
 const PAGES: usize = 1024;
-/// Of a ring that is overwritten.
+/// Pages of a ring in overwrite mode.
 const FEW: usize = 8;
-/// A KiB in so many microseconds.
+/// Microseconds for each KiB.
 const RATE: u64 = 200;
-/// How long a case waits for a fault's effect before it asks for the fault again.
+/// How long a case waits for a fault's effect before it requests the fault again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// So much between one thing and the next.
+/// Bytes of trace between two steps of a case.
 const PIECE: u64 = 64 * 1024;
 
-/// How often the driver has said this.
+/// How often the driver has reported this.
 fn said(what: &str) -> Result<usize> {
     let is = |line: &&str| line.contains("trace_unit") && line.contains(what);
     Ok(messages()?.lines().filter(is).count())
 }
 
-/// Whether the unit writes on in the page where it wrote last. Of stale bytes it writes none in another one.
+/// Whether the unit has stopped within a page. Stale DMA writes only to the page where the unit wrote last.
 fn is_within_page(probe: &Probe) -> bool {
     probe.head() % bytes(1) != 0
 }
@@ -341,7 +341,7 @@ impl Losses {
     }
 }
 
-/// An event, and the bytes of its ring that were overwritten before it was looked at last.
+/// An event and its ring.
 struct Traced {
     probe: Probe,
     mode: Mode,
@@ -349,11 +349,11 @@ struct Traced {
 }
 
 impl Traced {
-    /// Reads. An event that is off is enabled again.
+    /// Reads the trace, and enables the event again.
     fn step(&mut self) -> Result<()> {
         self.probe.read_records()?;
         if self.mode == Mode::Overwritten {
-            // Where a transaction ends for no other reason.
+            // In overwrite mode, only a disable ends a transaction.
             self.probe.event.disable()?;
             spin(Duration::from_millis(5));
         } else {
@@ -363,7 +363,7 @@ impl Traced {
     }
 }
 
-/// Until each event has so many bytes more.
+/// Reads until each event has `len` more bytes of trace.
 fn more(all: &mut [Traced], len: u64) -> Result<()> {
     let goals: Vec<_> = all.iter().map(|one| one.probe.head() + len).collect();
     wait_for("there is more trace", || {
@@ -380,7 +380,7 @@ fn step(all: &mut [Traced]) -> Result<()> {
     all.iter_mut().try_for_each(Traced::step)
 }
 
-/// A unit that could not be started waits for that.
+/// Restarts all events. Only this starts a unit that could not be started before.
 fn begin_anew(all: &[Traced]) -> Result<()> {
     all.iter().try_for_each(|one| {
         one.probe.event.disable()?;
@@ -388,7 +388,7 @@ fn begin_anew(all: &[Traced]) -> Result<()> {
     })
 }
 
-/// What the framework has counted, for a message.
+/// The framework's counters, for an error message.
 fn state() -> String {
     [
         "begins",
@@ -428,7 +428,7 @@ impl Fault {
 
         more(&mut all, PIECE)?;
         let outcome = self.happens(&registers, &mut all);
-        // Whatever comes, the device is to answer the next row.
+        // In any case, the device must be usable for the next row.
         registers.ask(Kind::RELEASE, 0)?;
         outcome.with_context(state)?;
         begin_anew(&all)?;
@@ -444,7 +444,7 @@ impl Fault {
         Ok(seen)
     }
 
-    /// Asks for it, and goes on until it has happened.
+    /// Requests the fault, and reads until it has taken effect.
     fn happens(&self, registers: &Registers, all: &mut [Traced]) -> Result<()> {
         let before = registers.happened()?;
         if self.is_idle() {
@@ -463,7 +463,7 @@ impl Fault {
         let said_before = self.says.map(said).transpose()?;
         registers.ask(self.kind, self.argument)?;
         if self.kind == Kind::RESTART {
-            // Its source makes something soon.
+            // The unit's source generates something soon.
             wait_for("the unit fails", || {
                 Ok(self.says.map(said).transpose()? > said_before)
             })?;
@@ -474,7 +474,7 @@ impl Fault {
         })?;
         match self.loss {
             Loss::Transaction => {
-                // One that comes between two transactions is in none.
+                // A fault between two transactions affects neither of them, so it is requested again.
                 let mut asked = Instant::now();
                 wait_for("a record tells", || {
                     step(all)?;
@@ -518,7 +518,7 @@ impl Fault {
                 );
                 missing += streams.values().sum::<u64>();
             }
-            // In overwrite mode so is what a stopped unit drops until the driver comes to it.
+            // In overwrite mode, the bytes that a stopped unit drops until the driver restarts it are reported in the same way.
             let dropped = one.is_overwritten() && lost.no_space > 0;
             let may = self.loss != Loss::Nothing || dropped;
             ensure!(may || !tells(&one.probe), "a record says PARTIAL");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The trace unit goes while both CPUs are traced, and comes back.
+//! The trace unit disappears while both CPUs are traced, and comes back.
 //!
-//! The positions in the device's streams do not restart when a driver starts a unit. So the packets that are missing
-//! between the last trace of one driver and the first of the next are exactly what was lost.
+//! The positions in the device's streams do not restart when a driver starts a unit. So the packets that are missing between the last trace
+//! of one driver and the first trace of the next show exactly what was lost.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,12 +20,12 @@ use crate::module;
 use crate::wait::wait_for;
 use crate::workload::spin;
 
-/// How often it goes.
+/// How often the device disappears in each case.
 const TIMES: u64 = 3;
-/// A KiB a millisecond: the reader keeps up while it waits for the device to go.
+/// Microseconds for each KiB: the reader keeps up while it waits for the device to disappear.
 const RATE: u64 = 1000;
 
-/// The device in sysfs, also without a driver.
+/// The device's directory in sysfs, even if no driver is bound.
 pub fn found() -> Result<PathBuf> {
     let devices = "/sys/bus/pci/devices";
     for entry in fs::read_dir(devices).with_context(|| format!("cannot read {devices}"))? {
@@ -40,12 +40,12 @@ pub fn found() -> Result<PathBuf> {
     bail!("there is no such device")
 }
 
-/// Whether the driver is to have recorded or counted each byte until the device went.
+/// Whether the driver can account for each byte until the device disappears.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Notice {
-    /// The driver has stopped the units.
+    /// The driver has stopped the units before.
     Given,
-    /// It was gone before.
+    /// The device was gone before.
     None,
 }
 
@@ -55,7 +55,7 @@ fn read(probe: &mut Probe) -> Result<()> {
     Ok(())
 }
 
-/// Whether a record says that trace is missing.
+/// Whether a record reports lost trace.
 fn tells(probe: &Probe) -> bool {
     let lost = AuxFlags::TRUNCATED | AuxFlags::PARTIAL;
     probe
@@ -64,7 +64,7 @@ fn tells(probe: &Probe) -> bool {
         .any(|record| record.flags.intersects(lost))
 }
 
-/// Traces a few kilobytes; the ring is read.
+/// Reads until there are some more kilobytes of trace.
 fn some(probe: &mut Probe) -> Result<()> {
     let wanted = probe.head() + 8 * 1024;
     wait_for("there is trace", || {
@@ -74,8 +74,8 @@ fn some(probe: &mut Probe) -> Result<()> {
     })
 }
 
-/// The device goes while both CPUs are traced, several times. Each time nothing of it is left, and the next driver finds
-/// it as good as new.
+/// Removes the device while both CPUs are traced, several times. No trace of it may be left, and the next driver must find it fully
+/// working.
 fn goes(
     notice: Notice,
     away: impl Fn() -> Result<()>,
@@ -140,7 +140,7 @@ fn write(path: impl AsRef<Path>, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write to {}", path.display()))
 }
 
-/// The driver gives the device up.
+/// The driver is unbound from the device.
 pub fn unbound() -> Result<String> {
     let name = device()?.1;
     goes(
@@ -150,7 +150,7 @@ pub fn unbound() -> Result<String> {
     )
 }
 
-/// The kernel forgets the device.
+/// The kernel removes the device.
 pub fn removed() -> Result<String> {
     goes(
         Notice::Given,
@@ -159,8 +159,8 @@ pub fn removed() -> Result<String> {
     )
 }
 
-/// Its slot loses the power, and only then the kernel is told to forget it: its registers can't be read any more, it is reset,
-/// and its mappings and interrupts are given up behind it.
+/// The device's slot loses power, and the kernel removes the device only afterwards. So the registers cannot be read, the device is reset,
+/// and its mappings and interrupts are released when it is gone.
 pub fn powerless() -> Result<String> {
     let Some(slot) = Slot::of(&found()?)? else {
         bail!(Skip("the device is in no slot"));
@@ -181,8 +181,8 @@ pub fn powerless() -> Result<String> {
     )
 }
 
-/// Both CPUs are traced while something is done to the device that the driver is not told of. The bytes that are missing are
-/// reported to be lost, the same events go on, and so do those after them.
+/// Calls `what` while both CPUs are traced; it does something to the device that the driver is not informed of. Missing bytes must be
+/// reported as lost. The same events must continue, and later events must work.
 fn goes_on(what: impl Fn() -> Result<()>) -> Result<String> {
     let (mut bytes, mut missing) = (0, 0);
     for n in 0..TIMES {
@@ -193,7 +193,7 @@ fn goes_on(what: impl Fn() -> Result<()>) -> Result<String> {
         spin(Duration::from_millis(n));
         what()?;
         for (cpu, probe) in (0..).zip(&mut probes) {
-            // Whatever the device still does, the driver stops it here.
+            // Whatever state the device is in, the driver stops the unit here.
             probe.event.disable()?;
             probe.event.enable()?;
             some(probe)?;
@@ -215,8 +215,8 @@ fn goes_on(what: impl Fn() -> Result<()>) -> Result<String> {
     ))
 }
 
-/// User space has the kernel reset the device: it goes to D3 and back, and its registers are lost. The bus is not reset: the
-/// emulated port does not show its link afterwards, so the kernel takes the device for gone.
+/// The kernel resets the device on request of user space: it goes to D3 and back, and its registers are lost. A bus reset is not possible:
+/// the emulated port does not report its link afterwards, so the kernel regards the device as gone.
 pub fn reset() -> Result<String> {
     let path = device()?.0;
     let method = path.join("reset_method");
@@ -227,8 +227,8 @@ pub fn reset() -> Result<String> {
     goes_on(|| write(path.join("reset"), "1"))
 }
 
-/// The system makes an image of its memory, which it can't write anywhere, and goes on: all devices are suspended meanwhile,
-/// and CPU 1 goes offline. The event of CPU 0 goes on by itself. The unit has not tried to write meanwhile.
+/// The system makes a hibernation image, cannot write it, and resumes. Meanwhile, all devices are suspended, and CPU 1 is offline. The
+/// event of CPU 0 must continue by itself. The unit must not have tried to write meanwhile.
 pub fn suspended() -> Result<String> {
     const ENODEV: i32 = 19;
     const MIB: usize = 256;
@@ -237,7 +237,7 @@ pub fn suspended() -> Result<String> {
         bail!(Skip("this kernel doesn't hibernate"));
     }
     write("/sys/power/disk", "shutdown")?;
-    // Its ring lasts for seconds, and is reported by small pieces.
+    // The ring has space for seconds of trace, and a low watermark.
     let attr = perfdata::Attr {
         aux_watermark: 16 * 1024,
         ..attr(5 * RATE)?
@@ -256,7 +256,7 @@ pub fn suspended() -> Result<String> {
         let wanted = probe.head() + 64 * 1024;
         wait_for("the event goes on", || {
             read(&mut probe)?;
-            // A full ring has turned it off.
+            // A full ring disables the event.
             if probe.truncations() > 0 {
                 probe.event.enable()?;
             }
@@ -283,8 +283,8 @@ pub fn suspended() -> Result<String> {
     ))
 }
 
-/// Opens the port again that results go to. The driver of these ports drops what the host says while it restores them, and
-/// so takes it for closed: a write would wait for ever. A driver that is bound anew asks again.
+/// Reopens the port to which results are written. While its driver restores ports, it ignores messages of the host, and so regards the port
+/// as closed. A write would wait for ever. If the driver is bound again, it asks the host for the state.
 fn reopen() -> Result<()> {
     const PORT: &str = "/dev/vport0p1";
     let driver = Path::new("/sys/bus/virtio/drivers/virtio_console");
@@ -306,7 +306,7 @@ fn reopen() -> Result<()> {
     rustix::stdio::dup2_stderr(&port).context("cannot write to the port")
 }
 
-/// The port above the device.
+/// The slot of the PCIe port above the device.
 struct Slot {
     config: fs::File,
     /// The offset of the slot's control register.
@@ -316,7 +316,7 @@ struct Slot {
 impl Slot {
     const POWER_OFF: u16 = 1 << 10;
 
-    /// [`None`] if it is no port.
+    /// Finds the slot. Returns [`None`] if the device is not below a port.
     fn of(device: &Path) -> Result<Option<Self>> {
         let path = fs::canonicalize(device).context("the device has no place in sysfs")?;
         let path = path
@@ -332,7 +332,7 @@ impl Slot {
             .open(&path)
             .with_context(|| format!("cannot open {}", path.display()))?;
         let mut slot = Self { config, at: 0 };
-        // The list of capabilities: where one is, its number, and where the next one is.
+        // The list of capabilities: each entry has its number and the offset of the next one.
         let mut at = slot.read(0x34)? & 0xff;
         while at != 0 {
             let head = slot.read(at.into())?;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The matrix of the trace unit: what an event is bound to, sizes of the AUX area, readers, watermarks, pauses.
+//! The matrix of the trace unit: targets of events, sizes of the AUX area, readers, watermarks and pauses.
 //!
-//! In each row the events count what the device has made: each byte was read, overwritten, or reported lost. The positions of
-//! the next packets agree: the streams go on from one event to the next. No row depends on
-//! speed: it goes on until it has seen enough.
+//! In each row, the events count the bytes that the device has generated. Each byte must be read, overwritten, or reported as lost. The
+//! positions of the next packets must agree, because the streams continue from one event to the next. No row depends on speed: it runs
+//! until it has enough trace.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,17 +24,17 @@ use crate::module::counter;
 use crate::wait::wait_for;
 use crate::workload::spin;
 
-/// What an event is bound to.
+/// The CPU or thread that an event is bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Cpu,
-    /// Each CPU, an event each.
+    /// All CPUs, with an event for each.
     System,
-    /// A thread, wherever it runs.
+    /// A thread, on any CPU.
     Task,
-    /// A thread on a CPU, an event for each CPU.
+    /// A thread, with an event for each CPU.
     TaskCpu,
-    /// The same, and what the thread starts.
+    /// Like `TaskCpu`, and the event is inherited by the thread's children.
     Inherited,
 }
 
@@ -49,15 +49,15 @@ const MODES: [(Mode, &str); 5] = [
 /// How a ring is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reads {
-    /// All that there is, again and again.
+    /// All trace, again and again.
     All,
-    /// A part of a full ring.
+    /// A part of the trace, each time that the ring is full.
     Slow,
-    /// Not before the end.
+    /// Only at the end.
     Stops,
-    /// Overwritten; looked at once, at the end.
+    /// In overwrite mode, one snapshot at the end.
     Once,
-    /// Overwritten; looked at each time that the event is off.
+    /// In overwrite mode, a snapshot each time that the event is disabled.
     Snapshots,
 }
 
@@ -71,12 +71,12 @@ const READERS: [(Reads, &str); 5] = [
 
 const PAGES: [usize; 3] = [2, 16, 128];
 
-/// How an event is paused by others of its group.
+/// How siblings in the group pause the event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Paused {
-    /// From the start, until another resumes it.
+    /// It starts paused, until a sibling resumes it.
     Start,
-    /// By one and resumed by the other, over and over.
+    /// It starts paused; one sibling pauses it and another resumes it, over and over.
     Again,
 }
 
@@ -90,12 +90,12 @@ struct Row {
     mode: Mode,
     reader: Reads,
     pages: usize,
-    /// `attr.aux_watermark`; 0: as perf has it.
+    /// `attr.aux_watermark`; 0 for perf's default.
     watermark: u64,
     paused: Option<Paused>,
 }
 
-/// All rows, by name.
+/// All rows, with their names.
 pub fn rows() -> Vec<Named> {
     let mut rows: Vec<Named> = Vec::new();
     let mut push = |name: String, row: Row| {
@@ -158,7 +158,7 @@ fn headers(trace: &[u8]) -> impl Iterator<Item = Header> + '_ {
     })
 }
 
-/// The position in a CPU's stream, which goes on from one event to the next.
+/// The current position in a CPU's stream. It does not restart with a new event.
 fn position(cpu: u16) -> Result<u64> {
     let mut probe = Probe::open(&attr(20)?, -1, i32::from(cpu), 16, false)?;
     probe.event.enable()?;
@@ -174,16 +174,16 @@ fn position(cpu: u16) -> Result<u64> {
     Ok(first.context("the trace has no packet")?.pos)
 }
 
-/// What came of a row's events.
+/// The sums over a row's events.
 #[derive(Default)]
 struct Sum {
     generated: u64,
-    /// Read, or still there.
+    /// Bytes that were read or are in the ring.
     there: u64,
     overwritten: u64,
     missing: u64,
     truncations: usize,
-    /// The position in each CPU's stream at which it was traced first.
+    /// The first traced position in each CPU's stream.
     begins: BTreeMap<u16, u64>,
 }
 
@@ -227,7 +227,7 @@ impl Row {
         for probe in &probes {
             probe.event.disable()?;
         }
-        // The children have ended: what they counted is their parents'.
+        // When the children have ended, their counts are added to those of the parents.
         drop(target);
         let mut sum = Sum::default();
         for (probe, &cpu) in probes.iter_mut().zip(cpus) {
@@ -252,7 +252,7 @@ impl Row {
             "{} bytes are missing in the streams, and {no_space} are reported lost",
             sum.missing
         );
-        // Only the next packet has the number of bytes that the device made.
+        // The position of the next packet shows how many bytes the device has generated.
         drop(probes);
         let mut made = 0;
         for (&cpu, begins) in &sum.begins {
@@ -307,7 +307,7 @@ impl Row {
         actions.iter().map(open).collect()
     }
 
-    /// Until each ring has been full, or gone round a few times.
+    /// Traces until each ring has been full, or has wrapped a few times.
     fn trace(self, probes: &mut [Probe]) -> Result<()> {
         let ring = bytes(self.pages);
         let goal = match self.reader {
@@ -337,7 +337,7 @@ impl Row {
                 };
                 done &= !wants;
                 if wants {
-                    // A full ring has turned it off.
+                    // A full ring disables the event.
                     probe.event.enable()?;
                 }
             }
@@ -348,7 +348,7 @@ impl Row {
         })
     }
 
-    /// The streams in a snapshot, each without a gap; how many bytes there are.
+    /// Checks the streams in a snapshot, which must have no gaps. Returns the number of its bytes.
     fn newest(self, probe: &mut Probe) -> Result<u64> {
         probe.snapshot()?;
         // The oldest packet may be half overwritten.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Events of tracefs of a recorder whose trace begins later, pauses, or that is killed.
+//! Tracefs events of a recorder whose trace begins later, or pauses; and of one that is killed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::recorder::Commander;
 use crate::recording::{recover, Reader, Recorder, TraceFile};
 use crate::wait::wait_for;
 
-/// The times of the AUX records of a file that have trace, ns.
+/// The times of the AUX records that have trace, in ns.
 fn aux_times(file: &Path) -> Result<Vec<u64>> {
     let bytes = fs::read(file)?;
     let file = perfdata::File::parse(&bytes)?;
@@ -32,9 +32,9 @@ fn aux_times(file: &Path) -> Result<Vec<u64>> {
     Ok(times)
 }
 
-/// The trace begins off (`-D -1`), and commands of `--control` switch it. The events are on all the time.
+/// The trace is disabled at first (`-D -1`), and commands of `--control` switch it. The tracefs events are enabled all the time.
 pub fn paused() -> Result<String> {
-    /// After so many numbers on each CPU, the trace goes on, off, on and off.
+    /// At these numbers, on each CPU, the trace is enabled, disabled, enabled and disabled.
     const SWITCHES: [u64; 4] = [200, 400, 600, 800];
     const EVENTS: u64 = 1000;
     module::alias(0)?;
@@ -81,7 +81,7 @@ pub fn paused() -> Result<String> {
             numbers.len()
         );
     }
-    // When an event of this number was written, first or last, on any CPU.
+    // The time of the first or last event with this number, on any CPU.
     let at = |number: u64, last: bool| -> Result<u64> {
         let is = |line: &&Line| {
             line.text.split_once("number ").is_some_and(|(_, text)| {
@@ -92,7 +92,7 @@ pub fn paused() -> Result<String> {
         let time = if last { times.max() } else { times.min() };
         time.with_context(|| format!("no event {number}"))
     };
-    // The trace is on between the last event before it goes on and the first behind it goes off.
+    // The trace is enabled only between the last event before the enabling and the first event after the disabling.
     let on = [
         (at(199, true)?, at(400, false)?),
         (at(599, true)?, at(800, false)?),
@@ -125,7 +125,7 @@ pub fn paused() -> Result<String> {
     ))
 }
 
-/// Where the recorder keeps the events until it ends: files beside the recording, of each CPU.
+/// The files in which the recorder keeps the events of each CPU until it ends. They are beside the recording.
 fn beside(file: &Path) -> Result<Vec<PathBuf>> {
     let dir = file.parent().context("no directory")?;
     let name = file.file_name().context("no name")?.to_string_lossy();
@@ -141,8 +141,8 @@ fn beside(file: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// A recorder that is killed leaves a recording that `recover` finishes, and that has no events; files with whole sub-buffers;
-/// and its instance, until the next recorder comes.
+/// A killed recorder leaves three things. `recover` completes the recording, without events. The files of events have whole sub-buffers.
+/// The tracing instance exists until the next recorder starts.
 pub fn killed() -> Result<String> {
     module::alias(0)?;
     let file = TraceFile::new("tracepoints killed");

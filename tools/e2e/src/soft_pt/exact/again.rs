@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The same in another way: a program's trace against what `steptrace` has logged of it, and its packets against those recorded first.
+//! Records programs in another way, and compares: the trace with the log of `steptrace`, and the packets with those of the first recording.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -15,7 +15,7 @@ use super::judge::{self, total};
 use super::record::{output, recorded};
 use super::{Expect, Outcome, Program, Way, CODE};
 
-/// Records a program that was logged.
+/// Records a program that was logged before.
 pub(super) fn runs(programs: &Path, program: &Program, way: Way) -> Result<Outcome> {
     let path = programs.join(program.name);
     let path = path.to_str().context("no plain path")?;
@@ -38,7 +38,7 @@ pub(super) fn runs(programs: &Path, program: &Program, way: Way) -> Result<Outco
     Ok(Outcome::Good(alone.status.to_string()))
 }
 
-/// Compares what perf and libipt show of it with the log.
+/// Compares the log with the instructions that perf and libipt show of the trace.
 pub(super) fn compared(
     files: &Path,
     walker: &Path,
@@ -69,7 +69,7 @@ pub(super) fn compared(
     Ok(Outcome::Good(note))
 }
 
-/// Compares the packets of both recordings of it: all bytes, but for those of times.
+/// Compares the packets of both recordings: all bytes except those of times.
 pub(super) fn packets(files: &Path, walker: &Path, program: &Program, way: Way) -> Result<Outcome> {
     let [first, again] = ["data".to_owned(), format!("{way}.data")].map(|end| {
         let data = files.join(format!("{}.{end}", program.name));
@@ -88,7 +88,7 @@ pub(super) fn packets(files: &Path, walker: &Path, program: &Program, way: Way) 
     )))
 }
 
-/// The first packet that is another.
+/// Describes the first packet that differs.
 fn difference(first: &str, again: &str, way: Way) -> Option<String> {
     let both = first.lines().zip(again.lines());
     let same = both.take_while(|(one, other)| one == other).count();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What perf and libipt show of a recording, and what it says of the code that was executed.
+//! The instructions that perf and libipt show of a recording, and the files that have the executed code.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +25,7 @@ pub(super) fn address(bytes: &[u8], name: &str) -> Result<u64> {
         .address())
 }
 
-/// Where a symbol is in its file.
+/// The offset of a symbol in its file.
 pub(super) fn offset(bytes: &[u8], name: &str) -> Result<u64> {
     let address = address(bytes, name)?;
     let file = object::File::parse(bytes).context("no program")?;
@@ -36,10 +36,10 @@ pub(super) fn offset(bytes: &[u8], name: &str) -> Result<u64> {
     offset.context("the symbol is in no segment")
 }
 
-/// What files say of a program's code.
+/// The code of a program that is in files, by address.
 pub(super) struct Image(pub(super) BTreeMap<u64, Mapped>);
 
-/// A part of a file.
+/// A mapped part of a file.
 pub(super) struct Mapped {
     pub(super) file: String,
     pub(super) offset: u64,
@@ -52,9 +52,9 @@ impl Image {
         before.is_some_and(|(at, part)| ip - at < part.len)
     }
 
-    /// Whether a decoder's error is that no file has an instruction.
+    /// Whether a decoder reports an error because no file has the instruction.
     pub(super) fn explains(&self, error: &str) -> bool {
-        // libipt, which says where in the trace.
+        // libipt reports only the position in the trace.
         if error.contains("no memory mapped at this address") {
             return true;
         }
@@ -65,7 +65,7 @@ impl Image {
     }
 }
 
-/// What perf shows of a file.
+/// The instructions that perf shows of a recording.
 pub(super) fn perf(data: &Path) -> Result<Decoded> {
     let mut script = Command::new("perf");
     script
@@ -78,7 +78,7 @@ pub(super) fn perf(data: &Path) -> Result<Decoded> {
         .spawn()
         .context("cannot start perf")?;
     let shown = child.stdout.take().context("no way to its output")?;
-    // What it complains of is less than a pipe takes.
+    // perf's messages are short enough for the pipe, so they are read later.
     let decoded = compare::read(BufReader::new(shown));
     let output = child.wait_with_output().context("cannot wait for perf")?;
     ensure!(
@@ -89,7 +89,7 @@ pub(super) fn perf(data: &Path) -> Result<Decoded> {
     decoded
 }
 
-/// The instructions of `env`, which perf started and which became the program.
+/// Removes the instructions of `env`: perf started it, and it executed the program.
 pub(super) fn forget_env(logged: &Threads, decoded: &mut Threads) {
     let begin = logged.values().next().and_then(|ips| ips.first());
     for ips in decoded.values_mut() {
@@ -99,7 +99,7 @@ pub(super) fn forget_env(logged: &Threads, decoded: &mut Threads) {
     }
 }
 
-/// What the driver has counted: instructions, and how often it had no room.
+/// The driver's counts: instructions, and how often it had no space.
 pub(super) fn counted(data: &Path) -> Result<(u64, u64)> {
     let bytes = fs::read(data)?;
     let trace = Trace::read(&bytes)?;
@@ -108,12 +108,12 @@ pub(super) fn counted(data: &Path) -> Result<(u64, u64)> {
     Ok((counts.map(|count| count.value).sum(), losses.sum()))
 }
 
-/// What was mapped to be executed, of files. What the recorder has put into a file was there at times, which libipt does not
-/// look at.
+/// The executable mappings of files. Code that the recorder has saved is left out: it is valid only at certain times, which libipt does not
+/// consider.
 pub(super) fn image(data: &Path) -> Result<Image> {
     let bytes = fs::read(data)?;
     let file = perfdata::File::parse(&bytes)?;
-    // A later mapping at the same address takes the place of an earlier one.
+    // A later mapping at the same address replaces an earlier one.
     let mut image = BTreeMap::new();
     for record in file.records() {
         let record = record?;
@@ -134,7 +134,7 @@ pub(super) fn image(data: &Path) -> Result<Image> {
     Ok(Image(image))
 }
 
-/// Writes the trace of the one ring that has any to a file for `ptwalk`.
+/// Writes the trace of the only ring that has any to a file for `ptwalk`.
 fn ring(data: &Path, files: &Path) -> Result<PathBuf> {
     let bytes = fs::read(data)?;
     let trace = Trace::read(&bytes)?;
@@ -150,7 +150,7 @@ fn ring(data: &Path, files: &Path) -> Result<PathBuf> {
     Ok(raw)
 }
 
-/// The packets of the one ring that has trace, as libipt reads them, one a line.
+/// The packets of the only ring that has trace, as libipt reads them, one in each line.
 pub(super) fn packets(data: &Path, walker: &Path, files: &Path) -> Result<String> {
     let raw = ring(data, files)?;
     let read = Command::new(walker).arg("--packets").arg(raw).output()?;
@@ -164,10 +164,10 @@ pub(super) fn packets(data: &Path, walker: &Path, files: &Path) -> Result<String
     Ok(packets)
 }
 
-/// What libipt shows of the one ring that has trace.
+/// The instructions that libipt shows of the only ring that has trace.
 pub(super) fn walk(data: &Path, walker: &Path, files: &Path, image: &Image) -> Result<Decoded> {
     let walked = walked(data, walker, files, image)?;
-    // It ends with 1 where it has said that there were errors.
+    // The exit status is 1 if the output contains errors.
     let decoded = compare::read(&walked.stdout[..])?;
     ensure!(
         walked.status.success() || !decoded.errors.is_empty(),
@@ -177,7 +177,7 @@ pub(super) fn walk(data: &Path, walker: &Path, files: &Path, image: &Image) -> R
     Ok(decoded)
 }
 
-/// Has libipt follow the trace of the one ring that has any.
+/// Runs `ptwalk`, which follows the only trace of a recording with libipt.
 fn walked(data: &Path, walker: &Path, files: &Path, image: &Image) -> Result<Output> {
     let raw = ring(data, files)?;
     let parts = image.0.iter().map(|(at, part)| {
@@ -188,7 +188,7 @@ fn walked(data: &Path, walker: &Path, files: &Path, image: &Image) -> Result<Out
     walked.context("cannot start ptwalk")
 }
 
-/// A PTWRITE: what it wrote, and its address, or 0 for the function that perf takes for one.
+/// A PTWRITE: its payload, and its address, or 0 for the function that perf accepts as a PTWRITE.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Write {
     pub(super) payload: u64,
@@ -196,7 +196,7 @@ pub(super) struct Write {
 }
 
 impl Write {
-    /// One that a program has printed.
+    /// Parses a line that the program has printed.
     pub(super) fn said(line: &str) -> Option<Self> {
         let (payload, address) = line.split_once(' ')?;
         Some(Self {
@@ -205,7 +205,7 @@ impl Write {
         })
     }
 
-    /// One that `perf script --itrace=w -F ip,synth` has printed, such as ` IP: 1 payload: 0x77  401000`.
+    /// Parses a line of `perf script --itrace=w -F ip,synth`, such as ` IP: 1 payload: 0x77  401000`.
     fn shown(line: &str) -> Option<Self> {
         let mut words = line.split_whitespace().skip_while(|word| *word != "IP:");
         let has_address = words.nth(1)? == "1";
@@ -222,7 +222,7 @@ fn hex(word: &str) -> Option<u64> {
     u64::from_str_radix(word.strip_prefix("0x").unwrap_or(word), 16).ok()
 }
 
-/// What `perf script` prints.
+/// Runs `perf script`. Returns its output.
 fn script(data: &Path, options: &[&str]) -> Result<String> {
     let mut script = Command::new("perf");
     script.arg("script").args(options).arg("-i").arg(data);
@@ -236,7 +236,7 @@ fn script(data: &Path, options: &[&str]) -> Result<String> {
     Ok(String::from_utf8(shown.stdout)?)
 }
 
-/// The instructions and cycles that perf shows from branch to branch, where it shows them: ` IPC: 1.00 (12/12)`.
+/// The instructions and cycles between branches, where perf shows them: ` IPC: 1.00 (12/12)`.
 pub(super) fn cycles_by_perf(data: &Path) -> Result<Vec<(u64, u64)>> {
     let shown = script(data, &["--itrace=be", "-F", "ip,ipc"])?;
     let pair = |words: &str| {
@@ -250,7 +250,7 @@ pub(super) fn cycles_by_perf(data: &Path) -> Result<Vec<(u64, u64)>> {
     pairs.collect()
 }
 
-/// What perf shows of PTWRITE.
+/// The PTWRITE packets that perf shows.
 pub(super) fn writes_by_perf(data: &Path) -> Result<Vec<Write>> {
     let shown = script(data, &["--itrace=w", "-F", "ip,synth"])?;
     let write = |line| Write::shown(line).with_context(|| format!("perf says `{line}`"));
@@ -258,7 +258,7 @@ pub(super) fn writes_by_perf(data: &Path) -> Result<Vec<Write>> {
     lines.map(write).collect()
 }
 
-/// What libipt shows of PTWRITE.
+/// The PTWRITE packets that libipt shows.
 pub(super) fn writes_by_libipt(
     data: &Path,
     walker: &Path,

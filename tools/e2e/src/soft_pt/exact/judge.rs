@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether decoders show of a program's trace what it executed.
+//! Checks whether decoders show the instructions that a program executed.
 
 use std::cmp::Reverse;
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ use super::{
     Outcome, Program, HELD,
 };
 
-/// What decoding needs: the program that follows a trace with libipt.
+/// Prepares the decoding: compiles `ptwalk`, which follows a trace with libipt, and puts saved code where it was recorded.
 pub(super) fn prepare(files: &Path, ptwalk: &Path) -> Result<PathBuf> {
     let walker = files.join("ptwalk");
     let mut compiler = Command::new("gcc");
@@ -45,17 +45,17 @@ pub(super) fn prepare(files: &Path, ptwalk: &Path) -> Result<PathBuf> {
     Ok(walker)
 }
 
-/// What is known of a run.
+/// The data about a run to compare with.
 struct Run {
-    /// An address, and how often the program says that it was there.
+    /// An address, and how often the program reports that it was executed.
     visits: Option<(u64, usize)>,
-    /// What was executed, in another run that was stepped.
+    /// The instructions of another run that was stepped.
     logged: Threads,
-    /// What is known of it by files.
+    /// The code of the program that is in files.
     image: Image,
     /// How many instructions the driver counted.
     counted: u64,
-    /// How often it had no room.
+    /// How often the ring had no space.
     losses: u64,
 }
 
@@ -65,14 +65,14 @@ enum Decoder {
     Libipt,
 }
 
-/// Compares all that was recorded of a program.
+/// Compares all recordings of a program.
 pub(super) fn compared(files: &Path, walker: &Path, program: &Program) -> Result<Outcome> {
     let name = program.name;
     let data = files.join(format!("{name}.data"));
     if let (Writes(_), true) = (&program.expect, data.exists()) {
         return written(files, walker, program, &data).map(Outcome::Good);
     }
-    // If it should have been, that has been said.
+    // If it had to be recorded, another case has reported the error.
     if !data.exists() {
         return Ok(Outcome::Skipped("it was not recorded"));
     }
@@ -128,7 +128,8 @@ fn place(data: &Path, name: &str, symbol: &str) -> Result<u64> {
     address(&bytes, symbol)
 }
 
-/// Compares what decoders show of PTWRITE with what the program has printed. Each was executed by the tracer, so that no signal came.
+/// Compares the PTWRITE packets that decoders show with the program's output. The tracer must have executed each PTWRITE, so that no signal
+/// came.
 pub(super) fn written(
     files: &Path,
     walker: &Path,
@@ -177,7 +178,7 @@ pub(super) fn written(
     );
     let shown = writes_by_perf(data)?;
     ensure!(shown == said, "perf shows {shown:x?} of {said:x?}");
-    // It does not know the function that stands for one.
+    // libipt does not know the function that perf accepts as a PTWRITE.
     let said: Vec<_> = said
         .into_iter()
         .filter(|write| write.address != 0)
@@ -230,7 +231,7 @@ fn verdict(expect: &Expect, run: &Run, decoder: Decoder, decoded: Decoded) -> Re
             ensure!(run.losses >= held, "{} losses of {held}", run.losses);
             let expected = match decoder {
                 Decoder::Perf => run.losses,
-                // What is cut ends as it should: perf makes its errors of the records.
+                // For libipt, a cut trace ends regularly. perf makes errors of the AUX records.
                 Decoder::Libipt => 0,
             };
             ensure!(
@@ -241,7 +242,7 @@ fn verdict(expect: &Expect, run: &Run, decoder: Decoder, decoded: Decoded) -> Re
             all_counted(shown)?;
             let parts = parts(one(&run.logged)?, one(&decoded.threads)?);
             let parts = parts.context("it shows what was not executed")?;
-            // It goes on after each time that the recorder was held, and nothing is missing but for a loss.
+            // The trace continues each time after the recorder was stopped. Instructions are missing only at losses.
             let parts = parts.len();
             ensure!(
                 parts > HELD && u64::try_from(parts)? <= run.losses + 1,
@@ -264,7 +265,7 @@ fn verdict(expect: &Expect, run: &Run, decoder: Decoder, decoded: Decoded) -> Re
             let wrong: Vec<_> = ends.clone().filter(|ip| has(ip)).collect();
             ensure!(wrong.is_empty(), "it stops in front of {wrong:x?}");
             let ends = ends.count();
-            // At each, and where trace begins in such code.
+            // There is an error at each stop, and where trace begins in such code.
             ensure!(
                 errors >= ends,
                 "it stops {ends} times, with {errors} errors"
@@ -303,7 +304,7 @@ fn verdict(expect: &Expect, run: &Run, decoder: Decoder, decoded: Decoded) -> Re
     }
 }
 
-/// The instructions of the one thread there is.
+/// The instructions of the only thread.
 fn one(threads: &Threads) -> Result<&[u64]> {
     let mut all = threads.values();
     let only = all.next().context("no instruction")?;
@@ -311,13 +312,13 @@ fn one(threads: &Threads) -> Result<&[u64]> {
     Ok(only)
 }
 
-/// The parts of `all` that `some` is made of, each without a gap, in their order; none if it is not.
+/// Splits `some` into parts of `all` without a gap, in their order. Returns [`None`] if that is not possible.
 fn parts(all: &[u64], some: &[u64]) -> Option<Vec<Range<usize>>> {
     let mut parts = Vec::new();
     let (mut from, mut left) = (0, some);
 
     while !left.is_empty() {
-        // The longest, of those the first.
+        // The longest part; if several are as long, the first one.
         let tails = (from..all.len()).filter_map(|at| Some((at, all.get(at..)?)));
         let (at, len) = tails
             .map(|(at, tail)| (at, common(tail, left)))
@@ -330,7 +331,7 @@ fn parts(all: &[u64], some: &[u64]) -> Option<Vec<Range<usize>>> {
     Some(parts)
 }
 
-/// How much two begin with alike.
+/// The length of the common beginning.
 fn common(left: &[u64], right: &[u64]) -> usize {
     let pairs = left.iter().zip(right);
     pairs.take_while(|(left, right)| left == right).count()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What libipt needs of a recording that stock perf made with `--kcore`: the packets of a CPU, and in which file which code is.
+//! Extracts the files that libipt needs from a recording by stock perf with `--kcore`: the packets of a CPU, and the places of the code in
+//! files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,12 +25,12 @@ pub struct Packets {
     prefix: PathBuf,
 }
 
-/// Addresses of programs are below this.
+/// Addresses of programs are below this one.
 const KERNEL: u64 = 1 << 63;
 
-/// Writes them. A line of the parts is an argument of `ptwalk`: a file, and where in it is what is at an address.
+/// Writes the files. A line of `PREFIX.parts` is an argument of `ptwalk`: a file, the offset and length of a part of it, and its address.
 ///
-/// libipt is given no address spaces: all processes must have the same at each address, so nothing may be random.
+/// libipt does not get address spaces here. All processes must have the same code at each address, so addresses must not be random.
 pub fn write(asked: &Packets) -> Result<()> {
     let Packets {
         recording,
@@ -74,12 +75,12 @@ pub fn write(asked: &Packets) -> Result<()> {
     Ok(())
 }
 
-/// Parts of files, by their addresses: the length, the file, and where in it.
+/// Parts of files by their addresses: length, file, and offset in the file.
 #[derive(Default)]
 struct Parts(BTreeMap<u64, (u64, String, u64)>);
 
 impl Parts {
-    /// Adds what a process has mapped, if it is code of a program.
+    /// Adds a mapping of a process, if it is a program's code.
     fn map(&mut self, map: &Mmap2<'_>) -> Result<()> {
         let name = std::str::from_utf8(map.filename)?.trim_end_matches('\0');
         let executes = map.prot & 4 != 0;
@@ -124,7 +125,7 @@ mod tests {
         assert!(add(0x2000, 0x1000, "/a"));
         assert!(add(0x1000, 0x1000, "/b"));
         assert!(add(0x3000, 0x1000, "/b"));
-        // Of another process.
+        // The same mapping in another process.
         assert!(add(0x2000, 0x1000, "/a"));
         for (at, len, file) in [
             (0x2000, 0x1000, "/b"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Runs each program in a guest: stepped by `steptrace`, and traced.
+//! Runs each program in a guest: once stepped by `steptrace`, and traced.
 
 use std::fs::{self, File};
 use std::hint;
@@ -25,22 +25,23 @@ use super::{
 use crate::module;
 use crate::wait::wait_for;
 
-/// A compiler that works while its program runs.
+/// A compiler that compiles while its program runs.
 const PYPY: &str = "/usr/bin/pypy3";
 
-/// What `stress` says of a case that it leaves out.
+/// The end of the line that `stress` prints for a case that it leaves out.
 const LACKS: &str = ": the machine lacks something";
 
-/// How a program ends that needs what the kernel does not have.
+/// The exit status of a program that needs a feature which the kernel does not have.
 const ABSENT: i32 = 77;
 
-/// Held while something is traced. The driver counts for all its events, so where its counters are looked at there must be one.
+/// Held for reading while a program is traced. The driver's counters are those of all its events, so a case that reads them holds this for
+/// writing.
 static TRACED: RwLock<()> = RwLock::new(());
 
-/// Held while a program goes before all other tasks, of the kernel too: they need the other CPU.
+/// Held while a program runs with the highest priority. Other tasks, also those of the kernel, then need the other CPU.
 static FIRST: Mutex<()> = Mutex::new(());
 
-/// Has `runs` run each program, two at a time, with the driver loaded, if there is one.
+/// Calls `runs` for each program, two at a time. If there is a driver, it is loaded meanwhile.
 pub(super) fn all(
     driver: Option<(&str, &[&str])>,
     chosen: impl Iterator<Item = &'static Program> + Send,
@@ -60,10 +61,10 @@ pub(super) fn all(
     let worker = |cpu| -> Result<()> {
         let mut set = CpuSet::new();
         set.set(cpu);
-        // What this thread starts stays there.
+        // The programs that this thread starts stay on this CPU.
         sched_setaffinity(None, &set).with_context(|| format!("cannot move to CPU {cpu}"))?;
         loop {
-            // Not held while the program runs.
+            // The lock is not held while the program runs.
             let Some(program) = left.lock().ok().and_then(|mut left| left.next()) else {
                 return Ok(());
             };
@@ -85,11 +86,11 @@ pub(super) fn all(
     }
 }
 
-/// Lets a task of the highest priority have its CPU for as long as it wants.
+/// Makes the kernel let a task of the highest priority keep its CPU as long as it wants.
 fn leave_alone() -> Result<()> {
-    // It runs a task that goes before all others every few seconds.
+    // The watchdog runs a task of the highest priority every few seconds.
     let mut files = vec![PathBuf::from("/proc/sys/kernel/watchdog")];
-    // The scheduler keeps some of each second for other tasks.
+    // The scheduler reserves a part of each second for other tasks.
     let servers = fs::read_dir("/sys/kernel/debug/sched/fair_server");
     for cpu in servers.context("the scheduler keeps time for others")? {
         files.push(cpu?.path().join("runtime"));
@@ -100,8 +101,8 @@ fn leave_alone() -> Result<()> {
     Ok(())
 }
 
-/// Starts programs until their numbers have four digits: the C library writes a thread's number into the name of its stack, and
-/// all runs are to have as many digits to write.
+/// Starts programs until process ids have four digits. The C library writes a thread's id into the name of its stack, and all runs must
+/// write the same number of digits.
 fn same_digits() -> Result<()> {
     loop {
         let mut child = Command::new("/bin/true")
@@ -115,7 +116,7 @@ fn same_digits() -> Result<()> {
     }
 }
 
-/// Those runs of a program; each must end as the untraced one.
+/// Runs a program in these ways. Each run must end as the untraced one.
 pub(super) fn runs(programs: &Path, program: &Program, which: &Runs) -> Result<Outcome> {
     let path = programs.join(program.name);
     let path = path.to_str().context("no plain path")?;
@@ -129,22 +130,22 @@ pub(super) fn runs(programs: &Path, program: &Program, which: &Runs) -> Result<O
     let constant = format!("LD_PRELOAD={}", programs.join("constant.so").display());
     let command = match name {
         "generated" => vec![path, CODE],
-        // Its seed decides where it puts what it compiles.
+        // Its random seed determines where it puts compiled code.
         "compiled.lua" => vec!["/usr/bin/env", &constant, "/usr/bin/luajit", path],
         "compiled.py" => {
             as_compiled()?;
-            // It compiles early, as a long program does.
+            // It compiles early, like a program that runs long.
             let early = "threshold=53,trace_eagerness=20";
             vec![PYPY, "--jit", early, "-I", "-S", "-B", path]
         }
         _ => vec![path],
     };
     let log = format!("/out/{name}.log");
-    // Generated code is in a file beside it, by this name.
+    // auxrec writes generated code to a second file with a similar name.
     let data = format!("/tmp/{name}.data");
     let theirs = format!("/out/{name}.perf.data");
     let by_steptrace: &[&str] = &["steptrace", "record", "-o", &log, "--"];
-    // perf changes the environment of what it starts.
+    // perf changes the environment of the program that it starts.
     let by_perf: &[&str] = &[
         "/usr/bin/perf",
         "record",
@@ -209,11 +210,11 @@ pub(super) fn runs(programs: &Path, program: &Program, which: &Runs) -> Result<O
     }
     for (tracer, time, seen) in runs {
         note += &format!("{tracer} {:.1} s, ", time.as_secs_f64());
-        // A tracer by ptrace cannot hide the trap flag, which these programs look for.
+        // A ptrace tracer cannot hide the trap flag, which these programs look for.
         if tracer == "steptrace" && ["flags", "probed", "unreadable", "x32"].contains(&name) {
             continue;
         }
-        // The recorder says so when trace was lost.
+        // The recorder reports lost trace by exit status 3.
         let lost = matches!(program.expect, Losses) && seen.status.code() == Some(3);
         ensure!(
             seen.stdout == alone.stdout && (seen.status == alone.status || lost),
@@ -241,16 +242,16 @@ pub(super) fn runs(programs: &Path, program: &Program, which: &Runs) -> Result<O
     Ok(Outcome::Good(format!("{note}{}", alone.status)))
 }
 
-/// A run that was traced.
+/// The result of a traced run.
 struct Traced {
-    /// What the program was asked.
+    /// The input that the program got.
     asked: String,
     seen: Output,
     time: Duration,
     probes: Option<Probes>,
 }
 
-/// Has `auxrec` record a program, with what it needs beside it.
+/// Records a program with `auxrec`, together with the activity that the program's case needs.
 fn traced(program: &Program, path: &str, data: &str, command: &[&str]) -> Result<Traced> {
     let _rival = (program.name == "vsyscalls").then(Rival::start);
     let start = Instant::now();
@@ -276,7 +277,7 @@ fn traced(program: &Program, path: &str, data: &str, command: &[&str]) -> Result
     })
 }
 
-/// Has `auxrec` record a program into a file.
+/// Records a program with `auxrec` into a file.
 pub(super) fn recorded(
     program: &Program,
     way: Option<Way>,
@@ -289,7 +290,7 @@ pub(super) fn recorded(
 
 /// The command for that.
 fn by_auxrec<'a>(program: &Program, way: Option<Way>, data: &'a str) -> Vec<&'a str> {
-    // Its CPU is for nothing else while it does not sleep.
+    // With this priority, no other task runs on the program's CPU while it does not sleep.
     let first: &[&str] = if program.packets {
         &["/usr/bin/chrt", "--fifo", "99"]
     } else {
@@ -297,22 +298,22 @@ fn by_auxrec<'a>(program: &Program, way: Option<Way>, data: &'a str) -> Vec<&'a 
     };
     let rings = match program.expect {
         Losses => ["-m64,1", "--aux-watermark=4K"],
-        // So long that the recorder falls behind.
+        // These run so long that the recorder falls behind.
         _ if ["compiled.py", "stress"].contains(&program.name) => {
             ["-m64,4096", "--aux-watermark=4M"]
         }
-        // A trace that reaches the watermark begins anew, at the next trap.
+        // At the watermark, the trace restarts at the next trap.
         _ if program.packets => ["-m64,512", "--aux-watermark=2M"],
         _ => ["-m64,512", "--aux-watermark=512K"],
     };
-    // The recorder wakes up now and then. It runs when no thread of the program can: the trace continues where one thread
-    // follows another, and begins anew behind another task.
+    // The recorder wakes up now and then. It has a lower priority than the program, so it runs only when no thread of the program can. The
+    // trace continues when threads of the program switch, and restarts after any other task.
     let behind: &[&str] = if program.packets { &["-r98"] } else { &[] };
     let auxrec: &[&str] = &["auxrec", "record", "-q", "-e", program.event(way)];
     [first, auxrec, &rings, behind, &["-o", data, "--"]].concat()
 }
 
-/// A thread that wants this thread's CPU all the time, so that a program beside it is preempted wherever it is.
+/// A thread that never sleeps, on the CPU of this thread. So a program on that CPU is preempted at any place.
 struct Rival {
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -337,23 +338,23 @@ impl Rival {
 impl Drop for Rival {
     fn drop(&mut self) {
         self.ended.store(true, Relaxed);
-        // It does nothing that can fail.
+        // The thread has no code that can fail.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// The kernel's probes of user code, in the functions `on_…` of a program.
+/// uprobes on the functions `on_…` of a program.
 struct Probes;
 
 impl Probes {
     const EVENTS: &str = "/sys/kernel/tracing/uprobe_events";
     const ENABLE: &str = "/sys/kernel/tracing/events/probed/enable";
-    /// How the rounds of the program hit them: five functions and a return.
+    /// The fewest hits in one run of the program: 20 rounds with five functions and a return.
     const FEWEST: u64 = 6 * 20;
 
     fn put(path: &str) -> Result<Self> {
         let bytes = fs::read(path).with_context(|| format!("cannot read {path}"))?;
-        // A fork waits while probes are put.
+        // A fork waits while probes are installed.
         let _none_first = FIRST.lock();
         let mut events = String::new();
         for name in ["on_nop", "on_lea", "on_push", "on_jump", "on_return"] {
@@ -367,7 +368,7 @@ impl Probes {
         Ok(Self)
     }
 
-    /// How often they were hit.
+    /// Removes the probes. Returns how often they were hit.
     fn remove(self) -> Result<u64> {
         let _none_first = FIRST.lock();
         let path = "/sys/kernel/tracing/uprobe_profile";
@@ -378,13 +379,13 @@ impl Probes {
         let hits = hits.filter_map(|hits| hits.parse::<u64>().ok()).sum();
         fs::write(Self::ENABLE, "0").context("cannot disable probes")?;
         fs::write(Self::EVENTS, "").context("cannot remove probes")?;
-        // By the run that is traced, and the one that is not.
+        // There is a traced run and an untraced one.
         ensure!(hits >= 2 * Self::FEWEST, "the probes were hit {hits} times");
         Ok(hits)
     }
 }
 
-/// Gives the modules of PyPy the times at which they were changed when they were compiled: else it compiles them again.
+/// Gives PyPy's modules the modification times that they had when they were compiled. Otherwise PyPy compiles them again.
 fn as_compiled() -> Result<()> {
     let mut folders: Vec<_> = fs::read_dir("/usr/lib")?.collect::<Result<_, _>>()?;
     folders.retain(|entry| entry.file_name().to_string_lossy().starts_with("pypy3"));
@@ -413,7 +414,7 @@ fn as_compiled() -> Result<()> {
     Ok(())
 }
 
-/// Whether the kernel knows this kind of programs.
+/// Whether the kernel can execute this kind of program.
 fn can_run(path: &str) -> Result<bool> {
     match Command::new(path).output() {
         Err(error) if error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error()) => Ok(false),
@@ -422,11 +423,11 @@ fn can_run(path: &str) -> Result<bool> {
     .with_context(|| format!("cannot start {path}"))
 }
 
-/// Runs a program that reads `input`, under a tracer if there is one.
+/// Runs a program with this input, under a tracer if one is given.
 pub(super) fn output(tracer: &[&str], command: &[&str], input: &str) -> Result<Output> {
     let mut child = start(tracer, command)?;
     let mut stdin = child.stdin.take().context("no way to its input")?;
-    // What it does not read is not missed.
+    // The program may end without reading all of its input.
     let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
     child
@@ -448,15 +449,15 @@ fn start(tracer: &[&str], command: &[&str]) -> Result<Child> {
         .with_context(|| format!("cannot start {program}"))
 }
 
-/// Runs a program that works when it is asked to, under a recorder that is held still while there is more to record than its ring
-/// takes; what it was asked for, and how it ended.
+/// Runs a program that works on request. Its recorder is stopped while the program generates more trace than the ring holds. Returns the
+/// requests, and the program's output and exit status.
 fn held(recorder: &[&str], command: &[&str]) -> Result<(String, Output)> {
     let mut child = start(recorder, command)?;
     let asked = hold(&mut child);
     if asked.is_err() {
         child.kill().context("cannot end the recorder")?;
     }
-    // Its end of the program's input is closed.
+    // This end of the program's input is closed, so the program ends.
     let output = child
         .wait_with_output()
         .context("cannot wait for the recorder")?;
@@ -470,18 +471,18 @@ fn held(recorder: &[&str], command: &[&str]) -> Result<(String, Output)> {
     ))
 }
 
-/// A program that works when it is asked to.
+/// A program that works on request.
 struct Worker {
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    /// What it was asked for.
+    /// The requests so far.
     asked: String,
-    /// What it said.
+    /// Its output so far.
     said: String,
 }
 
 impl Worker {
-    /// Has some work done.
+    /// Requests work, and waits until it is done.
     fn work(&mut self, what: &str) -> Result<()> {
         let asked = self.input.write_all(what.as_bytes());
         asked.context("the program does not read")?;
@@ -492,7 +493,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Has little work done, again and again, until some of it is traced.
+    /// Requests a little work again and again, until some of it is traced.
     fn until_traced(&mut self) -> Result<()> {
         let before = count("begins")?;
         wait_for("trace of it", || {
@@ -506,7 +507,7 @@ fn count(name: &str) -> Result<u64> {
     module::counter("intel_pt", name)
 }
 
-/// Holds the recorder still for a while, some times; what the program was asked for, and what it said.
+/// Stops the recorder for a while, several times. Returns the requests and the program's output.
 fn hold(recorder: &mut Child) -> Result<(String, String)> {
     let pid = i32::try_from(recorder.id()).ok().and_then(Pid::from_raw);
     let pid = pid.context("not a process")?;

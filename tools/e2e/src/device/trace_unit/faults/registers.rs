@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The device's registers for faults, in its configuration space.
+//! The device's registers that cause faults, in its configuration space.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use super::super::device;
 use super::{Kind, CPU};
 
-/// They stand behind a vendor-specific capability.
+/// The registers, which are behind a vendor-specific capability.
 pub(super) struct Registers {
     config: fs::File,
     at: u64,
@@ -51,13 +51,13 @@ impl Registers {
             .context("cannot write to the configuration space")
     }
 
-    /// Has it go wrong on [`CPU`].
+    /// Requests a fault of the unit of [`CPU`].
     pub(super) fn ask(&self, kind: Kind, argument: u32) -> Result<()> {
         self.write(8, argument)?;
         self.write(4, kind.0 | CPU << 8)
     }
 
-    /// How many faults have come.
+    /// How many faults have occurred.
     pub(super) fn happened(&self) -> Result<u32> {
         let mut bytes = [0; 4];
         self.config

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! CPUs that come online while all are recorded.
+//! Hotplugged CPUs: CPUs that come online while all CPUs are recorded.
 //!
-//! Those that go and come back are recorded again (see [`session`](crate::session)). Of others nothing is: rings are made, and the
-//! ids of events are in the file, when the recording begins. That is a loss, and counts as one.
+//! A CPU that was online at the beginning, goes offline and comes back is recorded again: see [`session`](crate::session). A CPU that was
+//! offline at the beginning is not: the rings are created, and the ids of the events are written to the file, at the beginning. The time
+//! that such a CPU is online counts as a loss.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +12,21 @@ use crate::message::say;
 use crate::sys;
 use crate::target::{online_cpus, possible_cpus, present_cpus};
 
-/// See the module.
+/// Watches for CPUs that come online and have no rings.
 #[derive(Debug)]
-pub(crate) struct Newcomers {
-    /// CPUs that have rings; [`None`]: no others are of interest, or can be.
+pub(crate) struct Hotplugged {
+    /// CPUs that have rings; [`None`]: not all CPUs are recorded, or there can be no others.
     recorded: Option<Vec<u32>>,
-    /// When it was looked last, ns.
+    /// When the list of online CPUs was read last, ns.
     looked: u64,
-    /// For how long each was online, ns.
+    /// How long each CPU without rings was online, ns.
     missed: BTreeMap<u32, u64>,
 }
 
-impl Newcomers {
-    /// From now on.
+impl Hotplugged {
+    /// Starts to watch: a CPU that comes online later counts as missed.
     pub fn new(recorded: Option<Vec<u32>>) -> Self {
-        // To look costs more than most of what a recorder does when it wakes.
+        // To read the list of online CPUs costs more than most other work of a wakeup. So it is not read if there can be no others.
         let possible = possible_cpus().unwrap_or_default();
         let others = |recorded: &Vec<u32>| possible.iter().any(|cpu| !recorded.contains(cpu));
         Self {
@@ -35,7 +36,7 @@ impl Newcomers {
         }
     }
 
-    /// Those that may come.
+    /// The CPUs without rings that are present.
     pub fn possible(&self) -> Vec<u32> {
         let Some(recorded) = &self.recorded else {
             return Vec::new();
@@ -45,12 +46,12 @@ impl Newcomers {
         present
     }
 
-    /// Looks which are there, and says so of each once. To be called now and then.
+    /// Reads the list of online CPUs and warns once about each CPU that has no ring. The recorder calls it at each heartbeat.
     pub fn look(&mut self) {
         if self.recorded.is_none() {
             return;
         }
-        // It could be read when the recording began.
+        // The list could be read when the recording began, so an error is unlikely and counts as no CPU.
         let online = online_cpus().unwrap_or_default();
         for cpu in self.found(&online, sys::now()) {
             say(format_args!(
@@ -59,7 +60,8 @@ impl Newcomers {
         }
     }
 
-    /// Those that were not seen before. What was online at one look was since the one before.
+    /// Adds the time since the last call to each online CPU without rings. Returns those of them that were not seen before. A CPU that is
+    /// online now counts as online since the last call.
     fn found(&mut self, online: &[u32], now: u64) -> Vec<u32> {
         let since = now.saturating_sub(self.looked);
         self.looked = now;
@@ -75,7 +77,7 @@ impl Newcomers {
         new
     }
 
-    /// Those that were online, and for how long, ns.
+    /// The CPUs without rings that were online, and for how long, ns.
     pub fn missed(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         self.missed.iter().map(|(cpu, ns)| (*cpu, *ns))
     }
@@ -91,16 +93,16 @@ mod tests {
             (Some(vec![0, 1]), vec![2], vec![(2, 20), (3, 10)]),
             (None, vec![], vec![]),
         ] {
-            let mut newcomers = Newcomers {
+            let mut hotplugged = Hotplugged {
                 recorded,
                 looked: 100,
                 missed: BTreeMap::new(),
             };
-            assert!(newcomers.found(&[0, 1], 110).is_empty());
-            assert_eq!(newcomers.found(&[0, 2], 120), new);
-            assert!(newcomers.found(&[0, 1], 150).is_empty());
-            newcomers.found(&[0, 1, 2, 3], 160);
-            assert_eq!(newcomers.missed().collect::<Vec<_>>(), missed);
+            assert!(hotplugged.found(&[0, 1], 110).is_empty());
+            assert_eq!(hotplugged.found(&[0, 2], 120), new);
+            assert!(hotplugged.found(&[0, 1], 150).is_empty());
+            hotplugged.found(&[0, 1, 2, 3], 160);
+            assert_eq!(hotplugged.missed().collect::<Vec<_>>(), missed);
         }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Cases of recordings whose threads each write a file of their own: `--apart`.
+//! Cases of `--split-files`: each thread of the recorder writes its own file.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -16,24 +16,24 @@ use crate::recording::{
 };
 use crate::wait::wait_for;
 
-/// The cases, by their names.
+/// The cases, with their names.
 pub const ALL: [(&str, Steps); 6] = [
-    ("apart", whole),
-    ("apart, compressed", compressed),
-    ("apart, killed", killed),
-    ("apart, full disk", full_disk),
-    ("apart, no room to join", no_room),
-    ("apart, what is refused", refused),
+    ("split files", whole),
+    ("split files, compressed", compressed),
+    ("split files, killed", killed),
+    ("split files, full disk", full_disk),
+    ("split files, no room to join", no_room),
+    ("split files, what is refused", refused),
 ];
 
 const CPUS: usize = 2;
 
-/// The file of a thread.
+/// The path of a thread's file.
 fn part(file: &TraceFile, thread: usize) -> PathBuf {
     PathBuf::from(format!("{}.t{thread}", file.path().display()))
 }
 
-/// The files of all threads, which go when the case is over.
+/// The files of all threads, which are removed at the end of the case.
 struct Parts<'a>(&'a TraceFile);
 
 impl Parts<'_> {
@@ -41,7 +41,7 @@ impl Parts<'_> {
         std::array::from_fn(|thread| part(self.0, thread))
     }
 
-    /// Waits until each has so much trace.
+    /// Waits until each file has `bytes` bytes of trace.
     fn wait_for_trace(&self, bytes: u64) -> Result<()> {
         self.paths()
             .iter()
@@ -63,19 +63,19 @@ impl Drop for Parts<'_> {
     }
 }
 
-/// Joined: every byte, of both CPUs, and no other file left.
+/// Checks the joined file, which must have every byte of all CPUs. No thread's file may be left.
 fn joined(file: &TraceFile) -> Result<Seen> {
     let seen = Seen::of(file)?;
     Parts(file).none_left()?;
     Ok(seen)
 }
 
-/// Of small areas, and of such that are written from where they are. More threads than that do nothing else.
+/// Records with small areas, and with areas that the recorder writes straight from the ring. More threads than CPUs have no effect.
 fn whole(name: &str) -> Result<String> {
     let mut out = String::new();
     for (terms, ring, more) in [
-        ("rate=1024,packet=3", 16, &["-a", "--apart"][..]),
-        ("rate=8192", 512, &["-a", "--apart", "--threads", "7"]),
+        ("rate=1024,packet=3", 16, &["-a", "--split-files"][..]),
+        ("rate=8192", 512, &["-a", "--split-files", "--threads", "7"]),
     ] {
         let file = TraceFile::new(name);
         let parts = Parts(&file);
@@ -92,12 +92,16 @@ fn whole(name: &str) -> Result<String> {
     const SIZE: u64 = 1 << 20;
     let file = TraceFile::new(name);
     let parts = Parts(&file);
-    let arguments = with("rate=2048", 64, &["-a", "--apart", "--max-size", "1M"]);
+    let arguments = with(
+        "rate=2048",
+        64,
+        &["-a", "--split-files", "--max-size", "1M"],
+    );
     let ended = Recorder::start(file.path(), &arguments)?.wait(Reader::KeepsUp)?;
     let seen = joined(&file)?;
     accounted(&ended, &seen)?;
     let len = size(file.path());
-    // What the two rings hold comes after it, and the fronts of the files of threads are left out.
+    // The content of the two rings is written after the limit is reached. The joined file has the front of only one of the threads' files.
     ensure!(
         (SIZE - 16 * PAGE..SIZE + 3 * 64 * PAGE).contains(&len),
         "the file has {len} bytes: {seen}"
@@ -111,7 +115,7 @@ fn compressed(name: &str) -> Result<String> {
     let parts = Parts(&file);
     let recorder = Recorder::start(
         file.path(),
-        &with("rate=1024", 16, &["-a", "--apart", "-z"]),
+        &with("rate=1024", 16, &["-a", "--split-files", "-z"]),
     )?;
     parts.wait_for_trace(10 * 16 * PAGE)?;
     let ended = end(recorder)?;
@@ -122,10 +126,10 @@ fn compressed(name: &str) -> Result<String> {
     Ok(format!("{seen}; {} bytes compressed", size(file.path())))
 }
 
-/// Killed while it records, and while it joins: all that was written is in the file after `recover`.
+/// Kills the recorder while it records or while it joins. After `recover`, the file must have all that was written.
 fn killed(name: &str) -> Result<String> {
     const TIMES: u64 = 20;
-    /// What a file begins with: its header, names, mappings and features.
+    /// The front of a file: header, names, mappings and features.
     const FRONT: u64 = 60_000;
     let mut random = random();
     let mut sum = 0;
@@ -133,14 +137,17 @@ fn killed(name: &str) -> Result<String> {
     for time in 0..TIMES {
         let file = TraceFile::new(name);
         let parts = Parts(&file);
-        let recorder = Recorder::start(file.path(), &with("rate=8192", 16, &["-a", "--apart"]))?;
+        let recorder = Recorder::start(
+            file.path(),
+            &with("rate=8192", 16, &["-a", "--split-files"]),
+        )?;
         let least = 4 * PAGE + random(30 * PAGE);
         parts.wait_for_trace(least)?;
         let before = size(file.path());
         if time % 2 == 0 {
             thread::sleep(Duration::from_micros(random(16_000)));
         } else {
-            // Somewhere in the middle of the end.
+            // Somewhere during the end of the recording.
             recorder.signal(rustix::process::Signal::INT)?;
             wait_for("the join, or its end", || {
                 Ok(size(file.path()) > before || !part(&file, 0).exists())
@@ -151,7 +158,7 @@ fn killed(name: &str) -> Result<String> {
         released()?;
         let there: u64 = parts.paths().iter().map(|path| size(path)).sum();
         joins += u64::from(time % 2 == 1 && there != 0);
-        // One by itself is a recording too.
+        // The file of one thread is a recording by itself.
         if time % 10 == 0 {
             let alone = part(&file, 1);
             recover(&alone)?;
@@ -160,7 +167,7 @@ fn killed(name: &str) -> Result<String> {
         recover(file.path())?;
         let seen = joined(&file)?;
         seen.is_right().with_context(|| format!("kill {time}"))?;
-        // Records and trace of both; what stands before these in the second file is in the first already.
+        // The joined file has the records and the trace of both. Only the front of the second file is missing: the first one has the same.
         ensure!(
             size(file.path()) + FRONT > there,
             "{there} bytes were in the files, and {} are in the one: {seen}",
@@ -173,7 +180,7 @@ fn killed(name: &str) -> Result<String> {
     ))
 }
 
-/// It failed for want of room, says what is where, and how to go on; and when there is room that is so.
+/// The recorder failed because the disk is full. It must say which files exist and how to continue, and that must work on a larger disk.
 fn says_and_recovers(ended: &Ended, file: &TraceFile, disk: &Disk) -> Result<Seen> {
     let name = file.path().display();
     let recover_it = format!("`auxrec recover --in-place {name}`");
@@ -196,7 +203,7 @@ fn says_and_recovers(ended: &Ended, file: &TraceFile, disk: &Disk) -> Result<See
 fn full_disk(name: &str) -> Result<String> {
     let disk = Disk::new(name, "1m")?;
     let file = TraceFile::within(disk.path());
-    let arguments = with("rate=2048", 64, &["-a", "--apart"]);
+    let arguments = with("rate=2048", 64, &["-a", "--split-files"]);
     let ended = Recorder::start(file.path(), &arguments)?.wait(Reader::KeepsUp)?;
     let seen = says_and_recovers(&ended, &file, &disk)?;
     ensure!(
@@ -206,14 +213,14 @@ fn full_disk(name: &str) -> Result<String> {
     Ok(seen.to_string())
 }
 
-/// There is room for the recording, and not for twice as much: what was recorded is whole, and only not joined.
+/// The disk has space for the recording, but not for joining it. The recording must be complete, in its threads' files.
 fn no_room(name: &str) -> Result<String> {
     let disk = Disk::new(name, "1m")?;
     let file = TraceFile::within(disk.path());
-    let more = ["-a", "--apart", "--max-size", "600K"];
+    let more = ["-a", "--split-files", "--max-size", "600K"];
     let ended =
         Recorder::start(file.path(), &with("rate=512", 16, &more))?.wait(Reader::KeepsUp)?;
-    // Each by itself is consistent, and its sum is right.
+    // Each file is consistent by itself, and its sum is right.
     for thread in 0..CPUS {
         Seen::of_parts(&[part(&file, thread)])?.is_right()?;
     }
@@ -223,17 +230,25 @@ fn no_room(name: &str) -> Result<String> {
         "{again:?}"
     );
     let seen = says_and_recovers(&ended, &file, &disk)?;
-    // Nothing says that it was ever killed.
+    // Such a file does not count as that of a killed recorder.
     let bytes = std::fs::read(file.path())?;
     let findings = auxview::check::check(&bytes)?;
     ensure!(!findings.recovered, "{findings}");
     Ok(seen.to_string())
 }
 
-/// What makes no sense with it; and a file of a thread that was never joined is not written over.
+/// Options that conflict with `--split-files` are refused. The recorder must not overwrite a thread's file that was never joined.
 fn refused(name: &str) -> Result<String> {
     let run = |file: &Path, more: &[&str]| -> Result<Ended> {
-        let all = ["--apart", "--", "auxe2e", "workload", "sleep", "--ms", "50"];
+        let all = [
+            "--split-files",
+            "--",
+            "auxe2e",
+            "workload",
+            "sleep",
+            "--ms",
+            "50",
+        ];
         let more = [more, &all].concat();
         Recorder::start(file, &with("rate=64", 16, &more))?.wait(Reader::KeepsUp)
     };
@@ -247,7 +262,9 @@ fn refused(name: &str) -> Result<String> {
     ] {
         let ended = run(path, more)?;
         ensure!(
-            ended.status == 2 && ended.errors.contains("--apart") && ended.errors.contains(says),
+            ended.status == 2
+                && ended.errors.contains("--split-files")
+                && ended.errors.contains(says),
             "{more:?}: exit status {}: {}",
             ended.status,
             ended.errors
@@ -273,10 +290,10 @@ fn refused(name: &str) -> Result<String> {
         "not all is as it was"
     );
     std::fs::remove_file(part(&file, 1))?;
-    // With one thread it is a recording as any other, and that is said.
+    // With one thread, the recorder writes a usual recording, and reports that.
     let ended = run(file.path(), &["-C", "0"])?;
     ensure!(
-        matches!(ended.status, 0 | 3) && ended.errors.contains("nothing is --apart"),
+        matches!(ended.status, 0 | 3) && ended.errors.contains("--split-files has no effect"),
         "exit status {}: {}",
         ended.status,
         ended.errors

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Rings drained by several threads, each into a file of its own, which [`join`](mod@auxview::join) makes one of at the end.
+//! Split files: several threads drain the rings, each into a file of its own. [`join`](mod@auxview::join) joins the files at the end.
 //!
-//! A thread waits for no other, not even for the kernel's lock of a file. What they have in common is a number, that of a
-//! step, which they take together: the next begins when each has begun a pass in this one. So a thread can leave out none, and
-//! one that comes into an even step writes `FINISHED_ROUND`: as often as every other, and between the same steps.
+//! A thread never waits for another one, not even for the kernel's lock of a file. The threads share only the number of a step. The next
+//! step begins when each thread has begun a pass in the current one, so no thread skips a step. A thread that enters an even step writes
+//! `FINISHED_ROUND`. So all threads write it equally often, and between the same steps.
 //!
-//! Why that keeps the promise of `FINISHED_ROUND`, that what comes after it is not older than what came before the one before it.
-//! Step s begins at T(s). Then what a thread reads in passes that begin in step s was written
+//! Why this keeps the promise of `FINISHED_ROUND`: records after it are not older than records before the previous one. Step s begins at
+//! T(s). Whatever a thread reads in passes that begin in step s was written
 //!
-//! - before T(s+2): the last of them is over when the thread begins a pass in step s+1, and T(s+2) is not before each has;
-//! - after T(s-1): else the thread's first pass in step s-1 would have read it.
+//! - before T(s+2): the last of these passes ends before the thread begins a pass in step s+1, and T(s+2) is not before all threads have
+//!   done so;
+//! - after T(s-1): otherwise the thread's first pass in step s-1 would have read it.
 //!
-//! Round r is the steps 2r and 2r+1. So what comes before the end of round r-1 was written before T(2r+1), and what comes after
-//! the end of round r after T(2r+1). A round of one step would not do: what comes before the end of step s-1 may be as new as
-//! T(s+1), and what comes after that of step s as old as T(s).
+//! Round r is the steps 2r and 2r+1. So records before the end of round r-1 were written before T(2r+1), and records after the end of round
+//! r were written after T(2r+1). Rounds of one step would not suffice: records before the end of step s-1 may be as new as T(s+1), and
+//! records after the end of step s as old as T(s).
 
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -26,17 +27,17 @@ use rustix::thread::{sched_setaffinity, CpuSet};
 
 use auxview::join::{part_of, Whole};
 
-use crate::drain::{Drain, Tape};
+use crate::drain::{Drain, FileSink};
 use crate::error::{Error, Result};
 use crate::message::say;
 use crate::parallel::{bell, share, Crew, Lane};
 use crate::session::{Mode, Rings};
 
-/// Steps that threads take together.
+/// The steps that the threads take together.
 struct Steps {
     threads: usize,
     step: AtomicU64,
-    /// How many threads have not begun a pass in this step.
+    /// Number of threads that have not begun a pass in this step.
     left: AtomicUsize,
 }
 
@@ -49,9 +50,9 @@ impl Steps {
         }
     }
 
-    /// A thread that was in step `last` begins a pass: the step that it is in now.
+    /// Begins a pass of a thread that was in step `last`. Returns the step that it is in now.
     fn enter(&self, last: u64) -> u64 {
-        // With the release below: a thread enters a step after all threads have entered the step before.
+        // Pairs with the release below: a thread enters a step after all threads have entered the step before.
         let now = self.step.load(Ordering::Acquire);
         if now != last && self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             // No thread counts itself twice in one step.
@@ -62,7 +63,7 @@ impl Steps {
     }
 }
 
-/// A thread's own file.
+/// Writes to the file of one thread.
 struct Own<'a, T> {
     file: &'a mut T,
     steps: &'a Steps,
@@ -70,7 +71,7 @@ struct Own<'a, T> {
     over: &'a UnixStream,
 }
 
-impl<T: Tape> Lane for Own<'_, T> {
+impl<T: FileSink> Lane for Own<'_, T> {
     type To = T;
 
     fn begin(&mut self) -> Result<&mut T> {
@@ -96,8 +97,9 @@ impl<T: Tape> Lane for Own<'_, T> {
     }
 }
 
-/// The CPUs of rings, if they have such. Where they are drained an event is started again without another CPU being interrupted, and
-/// no two of these threads are on one CPU while another is idle; perf's threads (`record --threads`) stay on theirs, too.
+/// The CPUs of rings, if all of them have one. The thread that drains these rings runs on these CPUs. So it restarts an event without an
+/// interrupt to another CPU, and no two of these threads share a CPU while another one is idle. perf's threads (`record --threads`) stay on
+/// their CPUs, too.
 fn cpus(rings: &[Rings]) -> Option<CpuSet> {
     let mut set = CpuSet::new();
     for ring in rings {
@@ -107,16 +109,16 @@ fn cpus(rings: &[Rings]) -> Option<CpuSet> {
     Some(set)
 }
 
-/// A thread for each file, which drains its share of the rings into it, while `wait` runs; when it returns they end, and the last error, or
-/// the number of wakeups, is what they give.
+/// Starts a thread for each file, which drains its share of the rings into the file, and runs `wait`. Ends the threads when `wait` returns.
+/// Returns the number of wakeups.
 ///
 /// # Errors
-/// What a file said before anything else; then a thread's error before `wait`'s.
+/// An error of writing a file comes first, then an error of a thread, then the error of `wait`.
 pub(crate) fn run(
     rings: &mut [Rings],
     drains: &mut [Drain],
     mode: Mode,
-    files: &mut [impl Tape + Send],
+    files: &mut [impl FileSink + Send],
     wait: impl FnOnce(BorrowedFd<'_>) -> Result<()>,
 ) -> Result<u64> {
     let each = share(rings.len(), files.len());
@@ -129,7 +131,7 @@ pub(crate) fn run(
         let own = |(file, cpus): (_, Option<CpuSet>)| {
             move || {
                 if let Some(cpus) = cpus {
-                    // Where it may not be, it is elsewhere.
+                    // A thread that may not run there runs on any CPU.
                     let _ = sched_setaffinity(None, &cpus);
                 }
                 Own {
@@ -149,7 +151,7 @@ pub(crate) fn run(
     Ok(wakeups.load(Ordering::Relaxed))
 }
 
-/// Joins what the threads of a recorder have written; how long the file is then.
+/// Joins the files of the threads. Returns the length of the joined file.
 pub(crate) fn joined(path: &Path, sync: bool) -> Result<u64> {
     let name = path.display();
     let joined = Whole::open(path).and_then(|file| {
@@ -215,8 +217,8 @@ mod tests {
         file.record(&comm, Some((&id, &attr()))).unwrap();
     }
 
-    /// What perf relies on (`ordered_events__flush()`): when a round ends it hands on all that is not newer than the newest was when
-    /// the one before it ended. The time that comes after that, if one does.
+    /// Checks what perf relies on (`ordered_events__flush()`): at the end of a round it delivers all records that are not newer than the
+    /// newest one at the end of the previous round. Returns the time of a record that comes after its delivery, if there is one.
     fn late(file: &[u8]) -> Option<u64> {
         let (mut newest, mut next, mut flushed) = (0, 0, 0);
         for record in File::parse(file).unwrap().records() {
@@ -233,7 +235,7 @@ mod tests {
         None
     }
 
-    /// Where a thread is: before a pass, or before it reads this ring.
+    /// State of a thread: before a pass, or before it reads this ring.
     #[derive(Clone, Copy)]
     enum At {
         Outside,
@@ -244,7 +246,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
-        /// Threads that are held up anywhere, also between two rings, while records come: joined, nothing comes too late.
+        /// Threads are delayed anywhere, also between two rings, while records arrive. In the joined file no record comes too late.
         #[test]
         fn no_record_comes_too_late(
             threads in 2_usize..5,
