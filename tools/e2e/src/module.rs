@@ -79,13 +79,13 @@ pub fn counter(pmu: &str, name: &str) -> Result<u64> {
         .with_context(|| format!("{path} reads {text:?}"))
 }
 
-/// Bytes for which the units of all PMUs of the framework found no space.
-pub fn lost_no_space() -> Result<u64> {
+/// The sum of a counter of all PMUs of the framework.
+pub fn total(name: &str) -> Result<u64> {
     let mut sum = 0;
     for entry in fs::read_dir("/sys/kernel/debug").context("cannot read debugfs")? {
-        let name = entry?.file_name();
-        if let Some(pmu) = name.to_str().and_then(|name| name.strip_prefix("perf-")) {
-            sum += counter(pmu, "lost_no_space")?;
+        let directory = entry?.file_name();
+        if let Some(pmu) = directory.to_str().and_then(|it| it.strip_prefix("perf-")) {
+            sum += counter(pmu, name)?;
         }
     }
     Ok(sum)

@@ -27,8 +27,11 @@ pub const PAGE: u64 = 4096;
 /// A recorder that runs longer than this has hung.
 const TIMEOUT: Duration = Duration::from_secs(3 * PATIENCE.as_secs());
 
-/// How long a recorder may be stopped: after the end of the workload, its ring does not become full.
-const FULL: Duration = Duration::from_secs(2);
+/// The counter of bytes that found no space in a ring.
+const FULL: &str = "lost_no_space";
+
+/// How long a slow reader waits at most for its unit. After the end of the workload the unit may be silent.
+const SILENT: Duration = Duration::from_secs(2);
 
 /// How fast the recorder reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,6 +183,10 @@ impl Recorder {
             errors.read_to_string(&mut text).map(|_| text)
         });
 
+        let mut full = match reader {
+            Reader::KeepsUp => 0,
+            Reader::Slow => module::total(FULL)?,
+        };
         let status = loop {
             if let Some(status) = self.child.try_wait().context("cannot wait for auxrec")? {
                 break status;
@@ -192,16 +199,7 @@ impl Recorder {
             }
             match reader {
                 Reader::KeepsUp => thread::sleep(Duration::from_millis(5)),
-                Reader::Slow => {
-                    let before = module::lost_no_space()?;
-                    self.signal(Signal::STOP)?;
-                    let end = Instant::now() + FULL;
-                    while module::lost_no_space()? == before && Instant::now() < end {
-                        thread::sleep(Duration::from_millis(5));
-                    }
-                    self.signal(Signal::CONT)?;
-                    thread::sleep(Duration::from_millis(40));
-                }
+                Reader::Slow => self.slow_down(&mut full)?,
             }
         };
         let errors = errors
@@ -216,6 +214,29 @@ impl Recorder {
             errors,
         })
     }
+
+    /// Stops the recorder until a unit has found its ring full. `full` is the value of [`FULL`] when the recorder went on last.
+    fn slow_down(&mut self, full: &mut u64) -> Result<()> {
+        // A commit shows that the event is on, unless the ring has become full since.
+        let commits = module::total("commits")?;
+        until(|| Ok(self.child.try_wait()?.is_some() || module::total("commits")? > commits))?;
+        if self.child.try_wait()?.is_none() && module::total(FULL)? == *full {
+            self.signal(Signal::STOP)?;
+            until(|| Ok(module::total(FULL)? > *full))?;
+            self.signal(Signal::CONT)?;
+        }
+        *full = module::total(FULL)?;
+        Ok(())
+    }
+}
+
+/// Waits until `is_so`, or for [`SILENT`].
+fn until(mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let end = Instant::now() + SILENT;
+    while !is_so()? && Instant::now() < end {
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 impl Drop for Recorder {
