@@ -213,7 +213,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
                 .and_then(|kernel| broken::run(cache, &dir, &kernel)),
             Suite::Conform => kernels
                 .get(chosen(plan, Kind::Stock))
-                .and_then(|kernel| conform::run(cache, &dir, &kernel, few)),
+                .and_then(|kernel| conform::run(cache, &dir, &kernel, &plan.cases, few)),
             Suite::Viewers => kernels
                 .get(Kind::Stock)
                 .and_then(|kernel| viewers::run(cache, &dir, &kernel)),

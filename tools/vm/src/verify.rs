@@ -36,7 +36,7 @@ const fn part(name: &'static str, args: &'static str) -> Part {
 }
 
 /// All parts. Those that fail soonest are first.
-const PARTS: [Part; 39] = [
+const PARTS: [Part; 42] = [
     part("host", "test --suite host"),
     part("litmus", "test --suite litmus"),
     part("kbuild", "test --suite kbuild"),
@@ -61,7 +61,22 @@ const PARTS: [Part; 39] = [
     part("debug-kunit", "test --suite kunit --kernel debug"),
     part("debug-matrix", "test --suite matrix --kernel debug"),
     part("debug-e2e", "test --suite e2e --kernel debug"),
-    part("debug-conform", "test --suite conform --kernel debug"),
+    part(
+        "debug-conform-units",
+        "test --suite conform --kernel debug --case units",
+    ),
+    part(
+        "debug-conform-no-memory",
+        "test --suite conform --kernel debug --case no-memory",
+    ),
+    part(
+        "debug-conform-programs",
+        "test --suite conform --kernel debug --case programs",
+    ),
+    part(
+        "debug-conform-defects",
+        "test --suite conform --kernel debug --case defects",
+    ),
     // Without the cases that trace a whole kernel: their unit is outside the guest, where the kernel's checkers do not see it.
     part(
         "debug-exact",

@@ -107,12 +107,36 @@ pub fn adversary(end: End, seed: Option<u64>) -> String {
     command
 }
 
-/// Runs `conform` on the units (on a few of them, or on all), and on the driver with each defect.
+/// The sections of the suite: conform on the units; with failing allocations, on the debug kernel; random programs; the defects.
+const SECTIONS: [&str; 4] = ["units", "no-memory", "programs", "defects"];
+
+/// Runs the sections in `wanted`, or all. If `few` is set, runs on a few units only.
 ///
 /// # Errors
 ///
-/// When there is no kernel, or something does not compile.
-pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel, few: bool) -> Result<Case> {
+/// When there is no kernel or no such section, or something does not compile.
+pub fn run(
+    cache: &Cache,
+    dir: &Path,
+    kernel: &Kernel,
+    wanted: &[String],
+    few: bool,
+) -> Result<Case> {
+    if let Some(other) = wanted
+        .iter()
+        .find(|name| !SECTIONS.contains(&name.as_str()))
+    {
+        return Err(Error::Other(format!(
+            "there is no section {other} of conform: there are {}",
+            SECTIONS.join(", ")
+        )));
+    }
+    if kernel.kind != Kind::Debug && wanted.iter().any(|name| name == "no-memory") {
+        return Err(Error::Other(
+            "the section no-memory needs fault injection: add KERNEL=debug".to_owned(),
+        ));
+    }
+    let wants = |section: &str| wanted.is_empty() || wanted.iter().any(|name| name == section);
     let built = modules::build(cache, kernel, Mode::Plain)?;
     let programs = tools::build(cache)?;
     let mut drivers = twins::build(cache, kernel)?;
@@ -130,18 +154,24 @@ pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel, few: bool) -> Result<Case
     let mut suites = vec![rules::check(kernel, bench.conform()?)?];
     let count = if few { FEW } else { UNITS.len() };
     let units = UNITS.get(..count).unwrap_or(&UNITS);
-    suites.extend(bench.units(&dir.join("conform"), units, "")?);
-    if kernel.kind == Kind::Debug && !few {
+    if wants("units") {
+        suites.extend(bench.units(&dir.join("conform"), units, "")?);
+    }
+    if wants("no-memory") && kernel.kind == Kind::Debug && !few {
         suites.extend(bench.units(&dir.join("conform-no-memory"), &STARVED, STARVE)?);
     }
-    suites.push(bench.programs(&dir.join("conform-programs"), units)?);
-    suites.push(Case::suite(
-        "defects",
-        bench.defects(&dir.join("conform-defects"), &DEFECTS)?,
-    ));
-    if !few {
-        suites.push(bench.found_by_programs(&dir.join("conform-found"))?);
-        for defect in LASTING {
+    if wants("programs") {
+        suites.push(bench.programs(&dir.join("conform-programs"), units)?);
+        if !few {
+            suites.push(bench.found_by_programs(&dir.join("conform-found"))?);
+        }
+    }
+    if wants("defects") {
+        suites.push(Case::suite(
+            "defects",
+            bench.defects(&dir.join("conform-defects"), &DEFECTS)?,
+        ));
+        for defect in LASTING.into_iter().filter(|_| !few) {
             let name = format!("defect {}", defect.name);
             let dir = dir.join(format!("conform-{}", defect.name));
             suites.push(Case::suite(&name, bench.defects(&dir, &[defect])?));
