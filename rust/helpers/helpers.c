@@ -210,39 +210,43 @@ int rust_perf_irq_set_affinity(unsigned int irq, unsigned int cpu)
 	return cpu < nr_cpu_ids ? irq_set_affinity(irq, cpumask_of(cpu)) : -EINVAL;
 }
 
-static void remote_queue_here(void *work)
+static void remote_queue_here(void *info)
 {
-	irq_work_queue(work);
+	struct rust_perf_remote *remote = info;
+
+	irq_work_queue(remote->work);
+	/* The last access: rust_perf_remote_sync() returns, and the caller may free it. */
+	atomic_xchg(&remote->busy, 0);
 }
 
 /* Queues an irq_work on another CPU: modules cannot call irq_work_queue_on(). */
-void rust_perf_remote_init(call_single_data_t *remote, struct irq_work *work)
+void rust_perf_remote_init(struct rust_perf_remote *remote, struct irq_work *work)
 {
-	INIT_CSD(remote, remote_queue_here, work);
+	INIT_CSD(&remote->call, remote_queue_here, remote);
+	remote->work = work;
+	atomic_set(&remote->busy, 0);
 }
 
 /*
- * The caller has interrupts off, so that @cpu stays online. A call merges with an
- * earlier one whose function has not run.
+ * The work runs on @cpu after this, and sees what the caller has stored before. The
+ * caller has turned interrupts off and found @cpu online.
+ *
+ * A call merges with one whose function has not run: smp_call_function_single_async()
+ * does not serialise calls. Both sides access @busy fully ordered. So if a call merges,
+ * the function has yet to clear @busy, and the work, which runs with interrupts off,
+ * has yet to run.
  */
-bool rust_perf_remote_queue(call_single_data_t *remote, unsigned int cpu)
+void rust_perf_remote_queue(struct rust_perf_remote *remote, unsigned int cpu)
 {
-	if (in_nmi() || !cpu_online(cpu))
-		return false;
-	/* -EBUSY means that an earlier call is still in flight. */
-	smp_call_function_single_async(cpu, remote);
-	return true;
+	if (!atomic_xchg(&remote->busy, 1))
+		WARN_ON_ONCE(smp_call_function_single_async(cpu, &remote->call));
 }
 
-/* Waits for the function. No new call of rust_perf_remote_queue() may start. */
-void rust_perf_remote_sync(call_single_data_t *remote)
+/* Waits for the function, which has queued the work. No rust_perf_remote_queue() runs. */
+void rust_perf_remote_sync(struct rust_perf_remote *remote)
 {
-	/* A section with interrupts off is an RCU reader: waits for rust_perf_remote_queue(). */
-	synchronize_rcu_expedited();
-	while (smp_load_acquire(&remote->node.u_flags) & CSD_FLAG_LOCK)
+	while (atomic_read_acquire(&remote->busy))
 		cpu_relax();
-	/* The lock is released before the function is called: waits for the function. */
-	synchronize_rcu_expedited();
 }
 
 bool rust_perf_perfmon_capable(void)

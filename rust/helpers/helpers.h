@@ -63,6 +63,14 @@ enum rust_perf_offset {
 	RUST_PERF_AUX_PAUSED = offsetof(struct perf_event, hw.aux_paused),
 };
 
+/* Queues an irq_work on another CPU. */
+struct rust_perf_remote {
+	call_single_data_t call;
+	struct irq_work *work;
+	/* The call is queued, and its function has not run. */
+	atomic_t busy;
+};
+
 /* An NMI handler: see nmi.c. */
 struct rust_perf_nmi {
 	struct list_head node;
@@ -128,9 +136,9 @@ void rust_perf_dma_for_each(struct rust_perf_dma *dma,
 			    void *data);
 bool rust_perf_may_sleep(void);
 int rust_perf_irq_set_affinity(unsigned int irq, unsigned int cpu);
-void rust_perf_remote_init(call_single_data_t *remote, struct irq_work *work);
-bool rust_perf_remote_queue(call_single_data_t *remote, unsigned int cpu);
-void rust_perf_remote_sync(call_single_data_t *remote);
+void rust_perf_remote_init(struct rust_perf_remote *remote, struct irq_work *work);
+void rust_perf_remote_queue(struct rust_perf_remote *remote, unsigned int cpu);
+void rust_perf_remote_sync(struct rust_perf_remote *remote);
 void rust_perf_dma_sync_for_cpu(struct rust_perf_dma *dma);
 void rust_perf_dma_sync_for_device(struct rust_perf_dma *dma);
 bool rust_perf_in_nmi(void);

@@ -77,6 +77,8 @@ impl<T: Pmu> Kind<T> for Counter {
 
     fn close(_state: Pin<&Self::Cpu>) {}
 
+    fn sync(_state: Pin<&Self::Cpu>) {}
+
     fn stats(_state: Pin<&Self::Cpu>) -> Option<&Stats> {
         None
     }

@@ -99,7 +99,8 @@ impl<T: AuxPmu> Entry<T> {
     /// itself.
     ///
     /// The interrupt of a unit that all CPUs share may arrive on any CPU. It is forwarded to the
-    /// CPU on which the unit's events run. An NMI is not forwarded: this returns false.
+    /// CPU on which the unit's events run. This returns false if it cannot be forwarded: in NMI, if
+    /// that CPU is offline, or after the PMU has been unregistered.
     ///
     /// Context: any, NMI included. Interrupts are turned off meanwhile.
     pub fn interrupt(&self) -> bool {
@@ -108,7 +109,7 @@ impl<T: AuxPmu> Entry<T> {
     }
 
     /// As [`Self::interrupt`], for the unit of the CPU `unit`. If the interrupt arrives on another
-    /// CPU, it is forwarded to `unit`. An NMI is not forwarded: this returns false.
+    /// CPU, it is forwarded to `unit`.
     ///
     /// Context: any, NMI included. Interrupts are turned off meanwhile.
     pub fn interrupt_of(&self, unit: u32) -> bool {

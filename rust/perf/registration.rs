@@ -35,6 +35,7 @@ use kernel::{
     str::CString,
     sync::{
         atomic::Relaxed,
+        rcu,
         Arc, //
     },
     types::Opaque, //
@@ -72,7 +73,7 @@ pub trait Kind<T: Pmu>: private::Sealed + Sized + Send + Sync + 'static {
 
     /// # Safety
     ///
-    /// `driver` must outlive the state, or be live until [`Self::close`] has returned.
+    /// `driver` must outlive the state, or be live until [`Self::sync`] has returned.
     #[doc(hidden)]
     unsafe fn cpu(cpu: u32, driver: NonNull<T>, info: CpuInfo) -> impl PinInit<Self::Cpu, Error>;
 
@@ -81,6 +82,10 @@ pub trait Kind<T: Pmu>: private::Sealed + Sized + Send + Sync + 'static {
 
     #[doc(hidden)]
     fn close(state: Pin<&Self::Cpu>);
+
+    /// To be called after [`Self::close`] and an RCU grace period.
+    #[doc(hidden)]
+    fn sync(state: Pin<&Self::Cpu>);
 
     #[doc(hidden)]
     fn stats(state: Pin<&Self::Cpu>) -> Option<&stats::Stats>;
@@ -93,9 +98,10 @@ pub(crate) mod private {
 /// A registered PMU.
 ///
 /// When this is dropped, the PMU is unregistered: events that are still open are stopped and report
-/// `POLLHUP`. It may be dropped in any context. In a callback of a PMU, and where nothing may
-/// sleep, a task unregisters the PMU soon afterwards. If a driver forgets it, the framework
-/// unregisters the PMU when the module is unloaded.
+/// `POLLHUP`. It may be dropped in any context, but with a [parent](Description::parent) only where
+/// a `spinlock_t` may be taken. In a callback of a PMU, and where nothing may sleep, a task
+/// unregisters the PMU soon afterwards. If a driver forgets it, the framework unregisters the PMU
+/// when the module is unloaded.
 ///
 /// perf may call the driver before [`Self::new`] has returned, and until the PMU is unregistered.
 ///
@@ -380,6 +386,10 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
     fn close(&self) {
         for state in self.shared.cpus.iter() {
             K::close(state);
+        }
+        rcu::synchronize_rcu();
+        for state in self.shared.cpus.iter() {
+            K::sync(state);
         }
     }
 

@@ -52,6 +52,7 @@ use kernel::{
     prelude::*,
     sync::atomic::{
         Atomic,
+        Full,
         Relaxed, //
     },
     time::Delta,
@@ -74,8 +75,9 @@ pub(crate) use report::Failure;
 /// # Invariants
 ///
 /// - `inner` is accessed with `guard` held, on CPU `cpu` with interrupts off.
-/// - `timer` and `work` are set up, with [`Self::expired`] and [`Self::worked`].
-/// - `driver` is live until [`Self::close`] has returned.
+/// - `timer` and `work` are set up, with [`Self::expired`] and [`Self::worked`], and `remote` to
+///   queue `work`.
+/// - `driver` is live until [`Self::sync`] has returned.
 #[repr(align(64))]
 #[pin_data]
 pub struct CpuState<T: AuxPmu, C: Core = Perf> {
@@ -91,13 +93,12 @@ pub struct CpuState<T: AuxPmu, C: Core = Perf> {
     work: Opaque<bindings::irq_work>,
     /// Queues `work` from another CPU.
     #[pin]
-    remote: Opaque<bindings::call_single_data_t>,
+    remote: Opaque<bindings::rust_perf_remote>,
     /// `work` has to call the driver's `deferred()`.
     deferred: Atomic<bool>,
-    /// Whether the holder of the guard, or the last one, took it in NMI. For drivers with
-    /// `interrupt()`.
-    holder_is_nmi: Atomic<bool>,
-    /// `work` has to call the driver's `interrupt()`: the interrupt arrived on another CPU.
+    /// Whether an NMI holds the guard. For drivers with `interrupt()`.
+    held_in_nmi: Atomic<bool>,
+    /// An interrupt arrived on another CPU, and `work` has to call the driver's `interrupt()`.
     forwarded: Atomic<bool>,
     /// Set by `close()`: no CPU queues `work` for another one any more.
     closed: Atomic<bool>,
@@ -119,7 +120,7 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
     ///
     /// # Safety
     ///
-    /// `driver` must be live until [`Self::close`] has returned, or until `self` is dropped if no
+    /// `driver` must be live until [`Self::sync`] has returned, or until `self` is dropped if no
     /// callback has run.
     pub(crate) unsafe fn new(
         cpu: u32,
@@ -160,7 +161,7 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
                 unsafe { bindings::rust_perf_remote_init(remote, work) }
             }),
             deferred: Atomic::new(false),
-            holder_is_nmi: Atomic::new(false),
+            held_in_nmi: Atomic::new(false),
             forwarded: Atomic::new(false),
             closed: Atomic::new(false),
         })
@@ -187,24 +188,34 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
 
         let inner = self.inner.get();
         let mut later = After::default();
+        let in_nmi = T::HAS_INTERRUPT && cpu.is_nmi();
+        // The flag is set only while an NMI holds the guard, and no NMI interrupts that one. So an
+        // NMI that interrupts another holder finds it cleared, at any point.
+        let mark = |held| {
+            if in_nmi {
+                self.held_in_nmi.store(held, Relaxed);
+            }
+        };
         let (result, after) = self.guard.run(
             || {
                 // SAFETY: The guard is held, on this CPU with interrupts off: no other reference
                 // exists, by the type invariant.
                 let inner = unsafe { &mut *inner };
-                if T::HAS_INTERRUPT {
-                    self.holder_is_nmi.store(cpu.is_nmi(), Relaxed);
-                }
+
+                mark(true);
                 let result = f(inner);
 
                 C::interrupt(&self.guard);
+                mark(false);
                 (result, inner.after(locks))
             },
             |pending| {
                 // SAFETY: The guard is held, on this CPU; the reference above is gone.
                 let inner = unsafe { &mut *inner };
 
+                mark(true);
                 inner.process(self, pending, cpu);
+                mark(false);
                 later = later.then(inner.after(locks));
             },
         )?;
@@ -363,21 +374,26 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
         // another `interrupt()`, there would be no end.
         done.is_some()
             || cpu.is_nmi()
-                && !self.holder_is_nmi.load(Relaxed)
+                && !self.held_in_nmi.load(Relaxed)
                 && self.request(Pending::INTERRUPT, cpu)
     }
 
     /// The unit has raised its interrupt on another CPU, which is this one: forwards it to the
     /// state's CPU, where the driver's `interrupt()` is called soon. False in NMI, after
     /// [`Self::close`], or if the state's CPU is offline.
-    pub(crate) fn forward(&self, _here: &context::Cpu) -> bool {
-        if self.closed.load(Relaxed) {
+    pub(crate) fn forward(&self, here: &context::Cpu) -> bool {
+        // SAFETY: No requirements. Interrupts are off, so a CPU that is online stays online.
+        let is_online = unsafe { bindings::rust_perf_cpu_online(self.cpu) };
+
+        if !is_online || here.is_nmi() || self.closed.load(Relaxed) {
             return false;
         }
         self.forwarded.store(true, Relaxed);
         // SAFETY: Set up, by the type invariant. Interrupts are off, by the invariant of `Cpu`, and
-        // `close()` waits for this section.
-        unsafe { bindings::rust_perf_remote_queue(self.remote.get(), self.cpu) }
+        // the CPU is online. `self` stays until `sync()` has returned, which waits for this section
+        // and for the call.
+        unsafe { bindings::rust_perf_remote_queue(self.remote.get(), self.cpu) };
+        true
     }
 
     /// Leaves a request to the callback that this NMI interrupted; false if this is not the state's
@@ -449,7 +465,8 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
     pub(crate) fn work(self: Pin<&Self>, cpu: &context::Cpu) {
         // Arms the timer, if that is due.
         self.run(cpu, Locks::Scheduling, |inner| {
-            if self.forwarded.xchg(false, Relaxed) {
+            // Full ordering: with `rust_perf_remote_queue()`, which may have merged a request.
+            if self.forwarded.xchg(false, Full) {
                 inner.interrupt(&self, cpu);
             }
         });
@@ -458,17 +475,23 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
         }
     }
 
-    /// Waits for the timer's function and for the work. Neither runs again.
+    /// Waits for the timer's function, which does not run again, and refuses interrupts that arrive
+    /// on other CPUs.
     ///
     /// To be called when no event is left, in a task that may sleep.
     pub(crate) fn close(self: Pin<&Self>) {
         // SAFETY: Set up, by the type invariant; this is a task.
         unsafe { bindings::hrtimer_cancel(self.timer.get()) };
         self.closed.store(true, Relaxed);
-        if self.info.system {
-            // SAFETY: Set up, by the type invariant; this is a task that may sleep.
-            unsafe { bindings::rust_perf_remote_sync(self.remote.get()) };
-        }
+    }
+
+    /// Waits for the work, which does not run again.
+    ///
+    /// To be called after [`Self::close`] and an RCU grace period, in a task that may sleep.
+    pub(crate) fn sync(self: Pin<&Self>) {
+        // SAFETY: Set up, by the type invariant. `forward()` runs with interrupts off, as an RCU
+        // reader: after the grace period no call of it runs, or it finds the state closed.
+        unsafe { bindings::rust_perf_remote_sync(self.remote.get()) };
         // After the timer and the other CPUs, which may have queued the work.
         //
         // SAFETY: Set up, by the type invariant; this is a task that may sleep.
@@ -514,7 +537,7 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
     unsafe extern "C" fn worked(work: *mut bindings::irq_work) {
         // SAFETY: By the safety requirement.
         let this = unsafe { container_of!(Opaque::cast_from(work), Self, work) };
-        // SAFETY: The state is pinned and not freed before `close()`, which waits for this.
+        // SAFETY: The state is pinned and not freed before `sync()`, which waits for this.
         let this = unsafe { Pin::new_unchecked(&*this) };
         // SAFETY: Hard irq_works run with interrupts off.
         let cpu = unsafe { context::Cpu::current() };
@@ -549,7 +572,7 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
 #[cfg(any(perf_output_copy_aux, CONFIG_RUST_PERF_TESTING))]
 impl<T: AuxPmu, C: super::sample::Sampling> CpuState<T, C> {
     /// Copies the newest `size` bytes of `event`'s trace into a sample. Returns how many were
-    /// copied; perf fills the rest with zeroes.
+    /// copied. perf fills the rest with zeroes, with the first of `Documentation/patches`.
     ///
     /// # Safety
     ///

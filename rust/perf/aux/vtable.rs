@@ -89,6 +89,10 @@ impl<T: AuxPmu> Kind<T> for Aux {
         state.close();
     }
 
+    fn sync(state: Pin<&Self::Cpu>) {
+        state.sync();
+    }
+
     fn stats(state: Pin<&Self::Cpu>) -> Option<&Stats> {
         Some(&state.get_ref().stats)
     }

@@ -38,8 +38,6 @@ pub struct CpuInfo {
     pub(crate) itrace: bool,
     /// Whether the PMU has address filters.
     pub(crate) filters: bool,
-    /// Whether all CPUs share one unit.
-    pub(crate) system: bool,
 }
 
 /// The state that the callbacks of a PMU share. Each [`Entry`](crate::interrupt::Entry) has a
@@ -79,7 +77,6 @@ impl<T: Pmu, K: Kind<T>> Shared<T, K> {
                     id,
                     itrace,
                     filters: *filters != 0,
-                    system: units.home().is_some(),
                 };
 
                 PerCpu::new(|cpu| {

@@ -218,7 +218,6 @@ impl<T: AuxPmu> Bench<T> {
             id: ptr::from_ref(&*driver).cast(),
             itrace: false,
             filters: false,
-            system: false,
         };
         // SAFETY: The driver is in a box, which is dropped after the state.
         let state = unsafe { CpuState::new(cpu, NonNull::from(&*driver), info) };

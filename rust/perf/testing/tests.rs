@@ -173,7 +173,6 @@ mod cases {
             id: driver.as_ptr().cast_const().cast(),
             itrace: false,
             filters: false,
-            system: false,
         };
         // SAFETY: The driver lives as long as the bench, which is dropped after the state.
         let state = unsafe { CpuState::<Probe, Model>::new(bench.cpu(), driver, info) };
