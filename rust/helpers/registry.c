@@ -14,7 +14,6 @@
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/notifier.h>
-#include <linux/preempt.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
@@ -50,7 +49,7 @@ bool rust_perf_may_unregister(void)
 	bool may = true;
 	unsigned long flags;
 
-	if (in_nmi() || in_hardirq() || irqs_disabled() || in_atomic())
+	if (!rust_perf_may_sleep())
 		return false;
 
 	raw_spin_lock_irqsave(&inside_lock, flags);

@@ -101,6 +101,29 @@ impl Attack for Keeps {
     }
 }
 
+/// Drops the mapping of an AUX area in `quiesce()`, where nothing may sleep.
+pub(crate) struct Unmaps;
+
+impl Attack for Unmaps {
+    fn new() -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn setup_aux(_driver: &Hostile<Self>, pages: &aux::Pages, buffer: &mut Buffer<Self>) -> Result {
+        buffer.mapping = Some(pages.map()?);
+        Ok(())
+    }
+
+    fn quiesce(
+        _driver: &Hostile<Self>,
+        transaction: &mut Transaction<'_, Self>,
+        _trace: Trace,
+    ) -> aux::Commit {
+        drop(transaction.buffer().mapping.take());
+        aux::Commit::written(transaction, aux::Loss::None)
+    }
+}
+
 /// Fails in `setup_aux()` every other time, after it has allocated a mapping and bounce memory.
 pub(crate) struct SetupFails;
 

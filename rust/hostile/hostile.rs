@@ -97,6 +97,9 @@ drivers! {
     drop_deferred: Unregisters<{ unregister::DEFERRED }> = c"hostile_drop_deferred", 27;
     drop_pause: Unregisters<{ unregister::PAUSE }> = c"hostile_drop_pause", 28;
     drop_failing: Unregisters<{ unregister::SETUP_AUX_FAILS }> = c"hostile_drop_failing", 29;
+    unmaps: fail::Unmaps = c"hostile_unmaps", 31;
+    // This one misbehaves when the module is unloaded, too.
+    rcu_reader: unregister::RcuReader = c"hostile_rcu_reader", 32;
 }
 
 /// The numbers of the drivers of a PCI device.
@@ -145,6 +148,9 @@ impl Drop for Module {
         }
         if let Some(armed) = &self.drivers.interrupts_off {
             unregister::InterruptsOff::exit(armed.driver());
+        }
+        if let Some(armed) = &self.drivers.rcu_reader {
+            unregister::RcuReader::exit(armed.driver());
         }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Drivers of QEMU's `edu` device that drop their interrupt in a callback of perf or in the
+//! Drivers of QEMU's `edu` device that drop their interrupt in `cpu_offline()` or in the
 //! interrupt's own handler, or leave it to the handler that owns it.
 
 use kernel::{

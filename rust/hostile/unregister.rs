@@ -14,6 +14,7 @@ use core::mem;
 use kernel::{
     interrupt,
     prelude::*,
+    sync::rcu,
     time::Delta, //
 };
 use perf::aux;
@@ -122,6 +123,27 @@ impl InterruptsOff {
 }
 
 impl Attack for InterruptsOff {
+    fn new() -> Result<Self> {
+        Ok(Self)
+    }
+}
+
+/// Behaves correctly until the module is unloaded. Then it drops its registration as an RCU reader,
+/// for which the end of the registration would wait.
+pub(crate) struct RcuReader;
+
+impl RcuReader {
+    /// Called when the module is unloaded.
+    pub(crate) fn exit(driver: &Hostile<Self>) {
+        let registration = driver.take_registration();
+        let reader = rcu::read_lock();
+
+        drop(registration);
+        drop(reader);
+    }
+}
+
+impl Attack for RcuReader {
     fn new() -> Result<Self> {
         Ok(Self)
     }

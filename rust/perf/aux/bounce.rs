@@ -13,6 +13,7 @@ use auxcore::ring::{
 };
 use core::{
     ffi::c_void,
+    mem::ManuallyDrop,
     ptr::{
         self,
         NonNull, //
@@ -36,6 +37,8 @@ use kernel::{
 /// freed when it is dropped. A unit may write to it at any time, so it cannot be borrowed as a
 /// `&[u8]`.
 ///
+/// To be dropped in a task that may sleep. If a driver drops it anywhere else, it stays.
+///
 /// C counterparts: the buffers of `tmc_alloc_etr_buf()` and `hisi_ptt_alloc_trace_buf()`.
 ///
 /// [`AuxPmu::setup_aux`]: crate::AuxPmu::setup_aux
@@ -43,12 +46,10 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// `pages` is the array in `_memory`.
+/// `pages` is the array in `memory`.
 pub struct Bounce {
     pages: Pages,
-    // Dropped after `pages`, which points into it.
-    _memory: Memory,
-    _charge: Charge,
+    memory: ManuallyDrop<(Memory, Charge)>,
 }
 
 // SAFETY: Memory of the kernel's, which is mapped for all tasks alike.
@@ -68,8 +69,7 @@ impl Bounce {
         Ok(Self {
             // SAFETY: The addresses of `count` pages, which are freed together with `pages`.
             pages: unsafe { Pages::new(memory.addresses.as_mut_ptr(), count.try_into()?, true)? },
-            _memory: memory,
-            _charge: charge,
+            memory: ManuallyDrop::new((memory, charge)),
         })
     }
 
@@ -158,6 +158,16 @@ impl Source for Bounce {
     }
 }
 
+impl Drop for Bounce {
+    fn drop(&mut self) {
+        // SAFETY: No requirements.
+        if unsafe { bindings::rust_perf_may_sleep() } {
+            // SAFETY: Neither it nor `pages`, which points into it, is used after this.
+            unsafe { ManuallyDrop::drop(&mut self.memory) };
+        }
+    }
+}
+
 /// The charge for memory that belongs to an AUX area, to the user who maps the area.
 ///
 /// # Invariants
@@ -239,8 +249,9 @@ impl Drop for Memory {
             // CAST: A `c_ulong` is as wide as an address.
             let address = page.expose_provenance() as c_ulong;
 
-            // SAFETY: Allocated with that order, by the type invariant, and freed once. A unit that
-            // got the address has been quiesced before the buffer of its AUX area is dropped.
+            // SAFETY: Allocated with that order, by the type invariant, and freed once. The
+            // framework relies on the driver to quiesce a unit that got the address before the
+            // memory is dropped.
             unsafe { bindings::free_pages(address, self.order) };
         }
     }
@@ -265,7 +276,7 @@ impl Pages {
     /// size.
     ///
     /// The page allocator has no pieces of more than a few MiB. After the machine has run for a
-    /// while, it often has no smaller ones either.
+    /// while, it often has none of even that size.
     pub fn bounce_contiguous(&self, size: Size) -> Result<Bounce> {
         let pages = size.get() / PAGE_SIZE;
         let order = pages.checked_ilog2().ok_or(EINVAL)?;

@@ -16,10 +16,11 @@ use kernel::prelude::*;
 /// mapping has a reference to each page. A mapping that is kept for longer keeps memory that
 /// nothing else uses.
 ///
-/// The driver gets an address for its unit, but does not write through it: software writes through
-/// the transaction's [`Region`](super::Region).
+/// The driver gets an address for its unit. Safe code cannot write through it: software writes
+/// through the transaction's [`Region`](super::Region).
 ///
-/// To be dropped in a task or in an interrupt handler, not in NMI.
+/// To be dropped in a task that may sleep. If a driver drops it anywhere else, it stays, with the
+/// pages.
 ///
 /// C counterpart: `vmap()` and `vunmap()`, as in `arm_spe_pmu`.
 ///
@@ -70,7 +71,7 @@ use kernel::prelude::*;
 /// # Invariants
 ///
 /// `address` is from `rust_perf_vmap()`: `size` bytes that are mapped until `drop()` gives it to
-/// `rust_perf_vunmap()`, once.
+/// `rust_perf_vunmap()`, at most once.
 pub struct VirtualMapping {
     address: NonNull<u8>,
     size: Size,
@@ -114,9 +115,13 @@ impl VirtualMapping {
 
 impl Drop for VirtualMapping {
     fn drop(&mut self) {
-        // SAFETY: Mapped by the type invariant, and unmapped once. The kernel does not write
-        // through it. The framework relies on the driver to quiesce a unit that got the address
-        // before the buffer is dropped.
+        // SAFETY: No requirements.
+        if !unsafe { bindings::rust_perf_may_sleep() } {
+            return;
+        }
+        // SAFETY: Mapped by the type invariant, and unmapped once; this is a task that may sleep.
+        // The kernel does not write through it. The framework relies on the driver to quiesce a
+        // unit that got the address before the buffer is dropped.
         unsafe { bindings::rust_perf_vunmap(self.address.as_ptr().cast()) };
     }
 }

@@ -55,7 +55,7 @@ const fn driver(number: u8, pmu: &'static str, trace: Trace) -> Driver {
     }
 }
 
-const DRIVERS: [Driver; 26] = [
+const DRIVERS: [Driver; 28] = [
     driver(1, "hostile_forgets", Trace::Contiguous),
     driver(2, "hostile_interrupts_off", Trace::Contiguous),
     driver(3, "hostile_overclaim", Trace::Contiguous),
@@ -86,6 +86,8 @@ const DRIVERS: [Driver; 26] = [
     driver(27, "hostile_drop_deferred", Trace::Gone),
     driver(28, "hostile_drop_pause", Trace::Gone),
     driver(29, "hostile_drop_failing", Trace::Gone),
+    driver(31, "hostile_unmaps", Trace::Contiguous),
+    driver(32, "hostile_rcu_reader", Trace::Contiguous),
 ];
 
 macro_rules! cases {
@@ -99,7 +101,7 @@ macro_rules! cases {
 }
 
 /// The cases.
-pub const ALL: [Attack; 30] = cases! {
+pub const ALL: [Attack; 32] = cases! {
     "hostile driver: forgets its registration": 0,
     "hostile driver: drops its registration with interrupts off at exit": 1,
     "hostile driver: claims more than it wrote": 2,
@@ -126,6 +128,8 @@ pub const ALL: [Attack; 30] = cases! {
     "hostile driver: drops its registration in deferred": 23,
     "hostile driver: drops its registration in pause": 24,
     "hostile driver: drops its registration where setup_aux fails": 25,
+    "hostile driver: unmaps its AUX area in quiesce": 26,
+    "hostile driver: drops its registration as an RCU reader at exit": 27,
 };
 
 const MODULE: &str = "hostile";
