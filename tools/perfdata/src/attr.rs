@@ -150,7 +150,7 @@ pub struct Attr {
     pub read_format: ReadFormat,
     /// The bit field.
     pub flags: Flags,
-    /// Number of events after which the kernel wakes the reader of the data ring. In bytes with [`Flags::WATERMARK`].
+    /// Number of events, or of bytes with [`Flags::WATERMARK`], after which the kernel wakes the reader of the data ring.
     pub wakeup: u32,
     /// Type of the breakpoint.
     pub bp_type: u32,

@@ -112,13 +112,14 @@ fn get_bytes<'a>(c: &mut Cursor<'a>, field: &'static str) -> Result<&'a [u8]> {
     Ok(until_nul(c.take(len, field)?))
 }
 
-/// Checks a count: the remaining bytes must have space for `n` elements of at least `each` bytes.
-fn count(c: &Cursor<'_>, n: u64, each: usize, field: &'static str) -> Result<usize> {
+/// Checks the count `n` that was read at file offset `offset`: the remaining bytes must have space for `n` elements of at least `each`
+/// bytes.
+fn count(c: &Cursor<'_>, offset: u64, n: u64, each: usize, field: &'static str) -> Result<usize> {
     let n = usize::try_from(n).unwrap_or(usize::MAX);
     if n > c.left() / each {
         return Err(Error::Invalid {
             field,
-            offset: c.offset(),
+            offset,
             value: to_u64(n),
             why: "more than the section has room for",
         });
@@ -328,8 +329,9 @@ impl Section<'_> {
     /// If it ends too early or its count is too large.
     pub fn cmdline(&self) -> Result<Vec<Vec<u8>>> {
         let mut c = self.cursor();
+        let at = c.offset();
         let n = u64::from(c.u32("CMDLINE.nr")?);
-        let n = count(&c, n, 4, "CMDLINE.nr")?;
+        let n = count(&c, at, n, 4, "CMDLINE.nr")?;
         (0..n)
             .map(|_| Ok(get_bytes(&mut c, "CMDLINE argument")?.to_vec()))
             .collect()
@@ -341,8 +343,9 @@ impl Section<'_> {
     /// If it ends too early or its count is too large.
     pub fn pmu_mappings(&self) -> Result<Vec<(u32, String)>> {
         let mut c = self.cursor();
+        let at = c.offset();
         let n = u64::from(c.u32("PMU_MAPPINGS.nr")?);
-        let n = count(&c, n, 8, "PMU_MAPPINGS.nr")?;
+        let n = count(&c, at, n, 8, "PMU_MAPPINGS.nr")?;
         (0..n)
             .map(|_| {
                 Ok((
@@ -359,16 +362,18 @@ impl Section<'_> {
     /// If it ends too early, a count is too large or an attribute is bad.
     pub fn events(&self) -> Result<Vec<EventDesc>> {
         let mut c = self.cursor();
+        let at = c.offset();
         let n = u64::from(c.u32("EVENT_DESC.nr")?);
         let size = usize::try_from(c.u32("EVENT_DESC.attr_size")?).unwrap_or(usize::MAX);
-        let n = count(&c, n, size.saturating_add(8), "EVENT_DESC.nr")?;
+        let n = count(&c, at, n, size.saturating_add(8), "EVENT_DESC.nr")?;
         (0..n)
             .map(|_| {
                 let at = c.offset();
                 let attr = Attr::decode(c.take(size, "EVENT_DESC.attr")?, at)?;
+                let at = c.offset();
                 let nr = u64::from(c.u32("EVENT_DESC.nr_ids")?);
                 let name = get_string(&mut c, "EVENT_DESC.name")?;
-                let nr = count(&c, nr, 8, "EVENT_DESC.nr_ids")?;
+                let nr = count(&c, at, nr, 8, "EVENT_DESC.nr_ids")?;
                 let ids = (0..nr)
                     .map(|_| c.u64("EVENT_DESC.id"))
                     .collect::<Result<_>>()?;
@@ -383,8 +388,9 @@ impl Section<'_> {
     /// If it ends too early or its count is too large.
     pub fn index(&self) -> Result<Vec<IndexEntry>> {
         let mut c = self.cursor();
+        let at = c.offset();
         let n = c.u64("AUXTRACE index.nr")?;
-        let n = count(&c, n, 16, "AUXTRACE index.nr")?;
+        let n = count(&c, at, n, 16, "AUXTRACE index.nr")?;
         (0..n)
             .map(|_| {
                 Ok(IndexEntry {

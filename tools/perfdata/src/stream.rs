@@ -364,7 +364,7 @@ impl<R: Read + Seek> Stream<R> {
         if count > (size - 8) / 16 {
             return Err(Error::Invalid {
                 field: "AUXTRACE index.nr",
-                offset: offset + 8,
+                offset,
                 value: count,
                 why: "more than the section has room for",
             });

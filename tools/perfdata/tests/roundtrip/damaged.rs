@@ -4,7 +4,7 @@
 
 use std::io::Cursor;
 
-use perfdata::{Event, File, Stream, TimePlace};
+use perfdata::{Event, Feature, File, Stream, TimePlace};
 use proptest::prelude::*;
 
 use crate::recover::recovered;
@@ -39,7 +39,7 @@ fn read(bytes: &[u8]) -> Result<Vec<String>, String> {
     let file = File::parse(bytes).map_err(|e| e.to_string())?;
     let features = file.features().iter();
     let features: Vec<_> = features.map(|s| (s.feature, s.offset, s.bytes)).collect();
-    let index = file.feature(perfdata::Feature::AUXTRACE);
+    let index = file.feature(Feature::AUXTRACE);
     let index = index.map_or(Ok(Vec::new()), |s| s.index().map_err(|e| e.to_string()));
     let mut out = vec![format!(
         "{:?}",
@@ -62,7 +62,7 @@ fn streamed(bytes: &[u8]) -> Result<Vec<String>, String> {
     let mut file = Stream::open(Cursor::new(bytes)).map_err(|e| e.to_string())?;
     let mut features = Vec::new();
     for number in 0..=u8::MAX {
-        if let Some(s) = file.feature(perfdata::Feature(number)).unwrap() {
+        if let Some(s) = file.feature(Feature(number)).unwrap() {
             features.push((s.feature, s.offset, s.bytes.to_vec()));
         }
     }
@@ -210,6 +210,41 @@ fn errors_name_field_and_place() {
     ] {
         let text = broken(at, value);
         assert!(text.contains(says), "{at}: {text}");
+    }
+}
+
+/// A count that is too large is reported at its own offset, by both readers.
+#[test]
+fn counts_are_named_at_their_place() {
+    let good = sample_file(&chunks());
+    for feature in [
+        Feature::CMDLINE,
+        Feature::PMU_MAPPINGS,
+        Feature::EVENT_DESC,
+        Feature::AUXTRACE,
+    ] {
+        let section = File::parse(&good).unwrap().feature(feature).unwrap();
+        let place = section.offset;
+        let start = usize::try_from(place).unwrap();
+        let mut bytes = good.clone();
+        bytes[start..start + 4].fill(0xff);
+        let says = format!("at file offset {place:#x} is 0x");
+
+        let file = File::parse(&bytes).unwrap();
+        let section = file.feature(feature).unwrap();
+        let error = match feature {
+            Feature::CMDLINE => section.cmdline().map(drop),
+            Feature::PMU_MAPPINGS => section.pmu_mappings().map(drop),
+            Feature::EVENT_DESC => section.events().map(drop),
+            _ => section.index().map(drop),
+        };
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains(&says), "{feature:?}: {text}");
+        if feature == Feature::AUXTRACE {
+            let mut stream = Stream::open(Cursor::new(&bytes)).unwrap();
+            let text = stream.index(|_| ()).unwrap_err().to_string();
+            assert!(text.contains(&says), "{text}");
+        }
     }
 }
 
