@@ -240,6 +240,14 @@ fn bad_usage() {
             "--switch-output takes `signal`",
         ),
         (
+            &["record", "-e", "pattern//", "--split-files", "-S", "-a"],
+            "--split-files excludes -S",
+        ),
+        (
+            &["record", "-e", "pattern//", "--apart", "-S", "-a"],
+            "--split-files excludes -S",
+        ),
+        (
             &[
                 "record",
                 "-e",
