@@ -9,7 +9,7 @@ use perf::aux::{
     Region, //
 };
 
-/// Writes to the same bytes by two writers.
+/// Writes to the same bytes with two writers.
 pub fn write(region: &mut Region<'_>) -> Result<(), Full> {
     let mut first = region.reserve(8)?;
     let mut second = region.reserve(8)?;

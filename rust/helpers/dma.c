@@ -59,7 +59,7 @@ static bool bounced(struct rust_perf_dma *dma)
 
 	if (!dev_is_dma_coherent(dma->dev))
 		return dma_max_mapping_size(dma->dev) != SIZE_MAX;
-	/* dma_need_sync() is no alternative: it is always true with CONFIG_DMA_API_DEBUG. */
+	/* Not dma_dev_need_sync(): it is always true with CONFIG_DMA_API_DEBUG. */
 	if (dev_dma_skip_sync(dma->dev))
 		return false;
 	/*
@@ -85,9 +85,9 @@ static void put_pages(struct rust_perf_dma *dma)
 }
 
 /*
- * Maps @nr AUX pages for the device. Fails with -EFAULT if swiotlb would bounce
- * them: each synchronisation would copy the bounce buffer over bytes that
- * software has written to the pages.
+ * Maps @nr AUX pages for the device. Fails with -EFAULT if the device does not
+ * reach all of them without bouncing: each synchronisation would copy the bounce
+ * buffer over bytes that software has written to the pages.
  *
  * The device stays bound until rust_perf_dma_free().
  */

@@ -271,8 +271,8 @@ impl<const MAX: usize> Group<MAX> {
         self.push(&[0x02, 0x83]);
     }
 
-    /// `CFE`: a control transfer by the processor itself. `address`: a `FUP` with the address of
-    /// its instruction follows.
+    /// `CFE`: a control-flow event, which is an interrupt, an exception or IRET. `address`: a `FUP`
+    /// with the address of its instruction follows.
     pub fn cfe(&mut self, kind: Cfe, vector: u8, address: bool) {
         let kind = match kind {
             Cfe::Interrupt => 1,

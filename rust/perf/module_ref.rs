@@ -4,9 +4,9 @@
 //!
 //! The code that drops the last reference to a module must not be in that module: the text may be
 //! freed at once. So no generic function drops a reference here, since it would be compiled into
-//! the driver's module. C calls [`release`], which drops it and is compiled into this crate's
-//! module. This crate's module is unloaded last, and its exit waits for tasks that are preempted in
-//! it.
+//! the driver's module. perf calls [`free_aux`], and [`release`] drops the reference. Both are
+//! compiled into this crate's module, which is unloaded last. Its exit waits for tasks that are
+//! preempted in it.
 //!
 //! C counterpart: `module_put()`.
 

@@ -117,7 +117,8 @@ unsafe extern "C" fn event_init<T: Pmu, K: Kind<T>>(event: *mut bindings::perf_e
     })
 }
 
-/// Checks that the event's CPU has a unit. If all CPUs share one, moves the event to its CPU.
+/// Refuses an event on a CPU that has no unit. If all CPUs share a unit, refuses an event of a
+/// task, and moves an event of a CPU to the unit's CPU.
 ///
 /// # Safety
 ///

@@ -238,7 +238,10 @@ bool rust_stepping_in_nmi(void)
 	return in_nmi();
 }
 
-/* Without CONFIG_PREEMPT_COUNT, held spinlocks are not detected. */
+/*
+ * With PREEMPT_RT, in_atomic() detects neither disabled softirqs nor RCU readers.
+ * Without CONFIG_PREEMPT_COUNT, held spinlocks are not detected.
+ */
 bool rust_stepping_may_sleep(void)
 {
 	return !irqs_disabled() && !in_atomic() && !softirq_count() && !rcu_preempt_depth();

@@ -28,7 +28,7 @@ use kernel::{
     }, //
 };
 
-/// The number of tasks in transit that have an entry.
+/// The maximum number of tasks in each table.
 const ENTRIES: usize = 128;
 
 /// The tasks in transit whose task work is queued.

@@ -8,7 +8,7 @@
  * It prints "go" when it has started, and a dot after every few rounds. It exits when FILE exists. The exit status is 0 if it never
  * saw the trap flag and all results were right. Otherwise it is 1, and a line reports what was wrong.
  *
- *	watch exit|exec|kill|term|fault|stop FILE
+ *	watch exit|exec|kill|term|fault FILE
  *
  * The same rounds; but if nothing was wrong, the program then ends in the named way: it exits with 7, executes a shell, is killed by a
  * signal, or writes to a null pointer.
@@ -187,7 +187,7 @@ int main(int count, char **arguments)
 	if (!strcmp(what, "refused"))
 		refuse();
 	sigaction(SIGUSR1, &action, NULL);
-	/* With a fourth argument, the program has executed itself ("execs") and has printed "go" before. */
+	/* With "again" as third argument, the program has executed itself ("execs") and has printed "go" before. */
 	if (count == 3)
 		say("go");
 

@@ -34,7 +34,8 @@ impl<S: DerefMut<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
             wakeup,
         };
 
-        // If the previous transaction committed nothing, the marks are already in place.
+        // The marks are in place if the previous transaction committed nothing, and the reader has
+        // not freed space since.
         if !matches!(&self.marked, Some(marked) if marked.asked == asked) {
             self.mark_anew(head, space, wakeup);
         }

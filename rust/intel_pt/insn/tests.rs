@@ -343,8 +343,8 @@ fn targets_wrap() {
     assert_eq!(jump(&[0xff, 0xe0], Mode::Bits64, 0), None);
 }
 
-/// All texts that begin with three bytes, and continue with opcodes that are not plain: no plain
-/// instruction stores or loads TF, or loads SS.
+/// Each combination of three bytes, followed by opcodes that are not plain. An instruction that
+/// `is_plain()` accepts neither stores nor loads TF, and does not load SS.
 #[test]
 fn what_is_plain_leaves_the_flags_alone() {
     let mut plain = 0;

@@ -40,7 +40,7 @@ const CAPACITY: usize = 512;
 /// Made by [`Pages::table`] for a [`DmaMapping`] and kept with it in
 /// [`AuxPmu::Buffer`](super::AuxPmu::Buffer). It is freed when it is dropped, and at the latest
 /// when the device is unbound; after that it places no marks. The addresses that it returns do not
-/// keep it: the driver stops the device before it drops the table.
+/// keep the memory: the driver stops the device before it drops the table.
 ///
 /// Entries are written while the device is stopped. The device sees what was written before the
 /// register that starts it: `writel()` and its like order the two.

@@ -99,7 +99,8 @@ impl DeviceRef {
 
 impl Drop for DeviceRef {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant, and this is a task: a domain is only dropped in tasks.
+        // SAFETY: By the type invariant. The PMU, the unbinding of the device and `free_aux()` drop
+        // a domain in a task. If a driver keeps a mapping for longer, it must drop it in one.
         unsafe { bindings::rust_perf_device_ref_drop(self.reference.as_ptr()) };
     }
 }
@@ -301,8 +302,8 @@ impl From<DeviceChunk> for table::Chunk {
 /// Made by [`Pages::map_dma`] and kept in [`AuxPmu::Buffer`]. It is unmapped when it is dropped,
 /// and at the latest when the device is unbound. It has a reference to each page: a mapping that is
 /// kept for too long keeps memory that nothing else uses. The addresses that a driver reads from it
-/// do not keep it: the driver stops the device before it drops the mapping, or before `quiesce()`
-/// returns.
+/// do not keep the mapping: the driver stops the device before it drops the mapping, or before
+/// `quiesce()` returns.
 ///
 /// A driver with a mapping implements [`AuxPmu::dma`]. If the platform is not coherent, the
 /// framework then synchronises the pages for the device before [`AuxPmu::start`] and for the CPU

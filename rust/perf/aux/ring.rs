@@ -203,7 +203,8 @@ impl Claim {
     /// The `aux_priv` that perf has for the area.
     #[inline]
     pub(crate) fn private(&self) -> *mut c_void {
-        // SAFETY: Stays, by the type invariant. The field is written only before it was entered.
+        // SAFETY: Stays, by the type invariant. Nothing writes the field once the ring is in the
+        // table.
         unsafe { (*self.ring.as_ptr()).private }
     }
 }

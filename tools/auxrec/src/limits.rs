@@ -100,7 +100,8 @@ impl Limits {
         self.paranoid <= -1 || self.may_lock
     }
 
-    /// How much memory all rings together may have: a share of the user's for each CPU, plus what a process may lock.
+    /// How much memory all rings together may have, in bytes: `perf_event_mlock_kb` for each CPU that is online, which all processes of a
+    /// user share, plus `RLIMIT_MEMLOCK`; [`None`]: no limit.
     #[must_use]
     pub fn budget(&self) -> Option<u64> {
         if self.unlimited() {
@@ -155,7 +156,7 @@ impl Limits {
 
     /// Why a process is denied an event, and what to do.
     fn denied(&self, error: rustix::io::Errno, event: &str, what: &str) -> String {
-        // The kernel itself returns EACCES, so this is a filter.
+        // For the events that the recorder opens, perf itself returns EACCES. So EPERM comes from a seccomp filter.
         if self.filtered && error == rustix::io::Errno::PERM {
             return self.no_call().to_owned();
         }

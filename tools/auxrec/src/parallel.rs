@@ -84,7 +84,7 @@ pub(crate) fn run(
     let shared = &Shared::new(file, threads, bound);
     let wakeups = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        // The stock limits the number of batches. The user's requests to begin another file are few.
+        // The channel needs no bound: the stock limits the number of batches, and the user's requests to begin another file are few.
         let (to, from) = channel();
         let mut lanes = Vec::new();
         for thread in 0..threads {

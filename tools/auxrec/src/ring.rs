@@ -287,8 +287,8 @@ impl Backward {
             area.copy(split.second.start, second);
         }
         // (C) once more, in the other direction: the bytes are loaded before the head is loaded again. Pairs with (B) of a record that was
-        // begun before the pause, and of the one before it. If its bytes were copied in the place of old ones, either the head includes it
-        // now, or it is one of those for which `in_flight` leaves space.
+        // begun before the pause, and of the one before it. If bytes of such a record were copied in the place of old ones, either the head
+        // includes it now, or it is one of those for which `in_flight` leaves space.
         fence(Ordering::Acquire);
         let moved = head.wrapping_sub(area.head());
         let room = self.size.len().saturating_sub(moved);

@@ -339,7 +339,8 @@ mod tests {
             for (at, got) in range.clone().zip(&held.bytes) {
                 prop_assert_eq!(*got, byte(at), "{} of {:?}", at, range);
             }
-            // If the ring has wrapped, and the unit is slower than the copy, only the bytes that it reaches first.
+            // If the ring has wrapped, and the unit is slower than the copy, only the bytes that it reaches first are copied while it is
+            // stopped.
             if head > SIZE && speed < 2 {
                 prop_assert!(ring.copied.get() <= SIZE / AHEAD);
             }

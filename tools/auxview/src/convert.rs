@@ -29,9 +29,9 @@ pub fn convert_file(from: &Path, to: &Path) -> Result<()> {
     converted.map(|_| ())
 }
 
-/// Writes a file to `out` as if its trace had not been compressed. The front, the other records and the features stay the same. AUXTRACE
-/// records with their payload, and an index of these, replace the compressed parts. A file that is not compressed is copied as it is. An
-/// unfinished file stays unfinished.
+/// Writes a file to `out` as if its trace had not been compressed. The front, the other records and the features stay the same, except
+/// that the note of the compression is removed. AUXTRACE records with their payload, and an index of these, replace the compressed parts.
+/// A file that is not compressed is copied as it is. An unfinished file stays unfinished.
 ///
 /// Needs only the memory of one part, for a file of any length, if a long index can go to `spill_file`.
 ///

@@ -7,7 +7,7 @@
 //! their time stamps, so that a thread that ran on several CPUs has one call stack. Of each ring, only the trace between two `PSB`s is in
 //! memory. All sideband records and all calls are in memory.
 //!
-//! If packets do not fit the code, the loss is counted and reported. Following continues at the next packet where it can begin.
+//! Trace that cannot be followed is counted and reported. Following continues at the next packet where it can begin.
 
 pub(crate) mod calls;
 mod clock;

@@ -258,7 +258,7 @@ pub struct Whole {
 }
 
 impl Whole {
-    /// Opens a copy of `source`. [`None`] if it is any other file.
+    /// Opens `path`, a copy of `source`. [`None`] if it is not the file of a split recording.
     pub fn copied(source: &Path, path: &Path) -> Result<Option<Self>> {
         Ok(Self::open(path)?.map(|file| Self {
             source: Some(source.to_owned()),
@@ -340,7 +340,8 @@ impl Whole {
     /// finished first; if this file is a copy, copies of them are.
     ///
     /// # Errors
-    /// If a file of a thread cannot be read, or this file cannot be written. Then this file is cut back to its own records.
+    /// If a file of a thread cannot be read, or this file cannot be written. Then the files of the threads are kept, and so are this file's
+    /// own records: the join can be repeated.
     pub fn join(self, recover: bool, sync: bool) -> Result<Joined> {
         let mut out = Joined::default();
         let (mut parts, mut paths, mut numbers) = (Vec::new(), Vec::new(), Vec::new());

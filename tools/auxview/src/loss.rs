@@ -24,8 +24,8 @@ pub struct Loss {
     pub partial: u64,
     /// AUX records that collided with others.
     pub collision: u64,
-    /// How often the recorder found the ring full without a record that reports it. The kernel does not report that a driver failed to
-    /// start.
+    /// How often the recorder found the ring full without a record that reports it. If `perf_aux_output_begin()` finds no space, the kernel
+    /// disables the event and writes no record.
     pub full: u64,
     /// Records that the kernel dropped because the data ring was full.
     pub records_lost: u64,

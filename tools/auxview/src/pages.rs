@@ -24,7 +24,7 @@ pub fn write(mut command: Command, name: &str, directory: &Path) -> Result<()> {
         .with_context(|| format!("cannot write to {}", man.display()))?;
     for page in fs::read_dir(&man)? {
         let page = page?.path();
-        // `clap_mangen` names the section with the end of the help EXTRA.
+        // In a page of `clap_mangen`, the section with the end of the help is `EXTRA`.
         let text = fs::read_to_string(&page)?.replace("\n.SH EXTRA\n", "\n.SH NOTES\n");
         fs::write(&page, text).with_context(|| format!("cannot write {}", page.display()))?;
     }

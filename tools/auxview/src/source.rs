@@ -97,7 +97,7 @@ pub fn kernel(recording: &Path, said: Option<&Path>) -> Option<PathBuf> {
     said.map(Path::to_owned).or_else(own)
 }
 
-/// Reads a source sequentially, with seeks.
+/// Provides [`Read`] and [`Seek`] for a source.
 #[derive(Debug)]
 pub(crate) struct Reader<'a, S: ?Sized> {
     source: &'a S,

@@ -110,8 +110,8 @@ impl Ring {
     /// Removes padding, which extends pieces to a multiple of 8. Only zeros after the end of the trace in a piece are padding:
     ///
     /// - In normal mode, the trace ends where the next piece begins; in the last piece, at the end of the last AUX record.
-    /// - In overwrite mode, it ends at the newest head that AUX records report, if that is within the snapshot. If the area of `size` bytes
-    ///   has wrapped, there is no padding: the snapshot is a multiple of 8, and a head may be an offset in the area.
+    /// - In overwrite mode, it ends at a head that AUX records report: at the newest that is not after the end of the snapshot. If the area
+    ///   of `size` bytes has wrapped, there is no padding: the snapshot is a multiple of 8, and a head may be an offset in the area.
     ///
     /// All other bytes stay, so that `check` can find them.
     fn unpad(&mut self, mode: Mode, size: Option<u64>) {

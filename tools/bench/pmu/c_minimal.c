@@ -312,7 +312,7 @@ static void __exit c_minimal_exit(void)
 	for_each_possible_cpu(cpu)
 		hrtimer_cancel(&per_cpu(c_minimal_cpus, cpu).aux.timer);
 
-	/* Waits until c_minimal_free_aux() has returned on all CPUs. */
+	/* Waits until every task has returned from c_minimal_free_aux(). */
 	synchronize_rcu_tasks();
 }
 module_exit(c_minimal_exit);

@@ -584,7 +584,7 @@ static void __exit c_pattern_exit(void)
 	for_each_possible_cpu(cpu)
 		hrtimer_cancel(&per_cpu(c_pattern_cpus, cpu).aux.timer);
 
-	/* Waits until c_pattern_free_aux() has returned on all CPUs. */
+	/* Waits until every task has returned from c_pattern_free_aux(). */
 	synchronize_rcu_tasks();
 }
 module_exit(c_pattern_exit);

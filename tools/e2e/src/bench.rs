@@ -136,7 +136,8 @@ fn commits() -> Result<()> {
     Ok(())
 }
 
-/// The terms of a sink whose bounce memory is so large that no interrupt comes: half of it is half the ring, and a page.
+/// The terms of a sink with so much bounce memory that no interrupt comes before the stop. `sg` raises its interrupt at half of its memory,
+/// which is the length of the ring. `flat` raises none.
 fn sink_terms(sink: u32, pages: usize) -> String {
     match sink {
         0 => "sink=0,".to_owned(),

@@ -23,7 +23,7 @@ pub enum Sink {
     Flat,
 }
 
-/// The length of a page. A region of the AUX area at whose end a unit can stop or interrupt is as long.
+/// The length of a page. Regions at whose ends a unit can stop or raise an interrupt are as long, also in scattered memory.
 const PAGE: u64 = 4096;
 /// The length of a barrier packet.
 pub const BARRIER: u64 = 64;

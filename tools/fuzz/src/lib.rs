@@ -174,7 +174,7 @@ fn streamed(input: &[u8], file: &File<'_>) -> Option<(u64, u64)> {
 /// records. A file that is finished already does not change.
 ///
 /// # Panics
-/// If it is not.
+/// If one of these is not true.
 pub fn recover(input: &[u8]) {
     let mut bytes = Cursor::new(input.to_vec());
     let cut = |file: &mut Cursor<Vec<u8>>, len: u64| {

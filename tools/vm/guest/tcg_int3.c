@@ -28,7 +28,7 @@
 
 #define TRIES 10
 
-/* The last breakpoint that was there when a CPU hit it, and how often it did. */
+/* The last breakpoint that was not stale when a CPU hit it, and how often. */
 struct last {
 	unsigned long addr;
 	unsigned int tries;

@@ -396,7 +396,7 @@ impl<'a> Guest<'a> {
             }
             qemu.args(["-drive", &drive]);
         }
-        // Not stdio: QEMU closes that port when our standard input ends, and the guest would block for ever in writing to it.
+        // Not stdio: QEMU closes that port when its standard input ends, and the guest would block for ever in writing to it.
         qemu.args([
             "-device",
             "virtio-serial-pci",

@@ -138,7 +138,7 @@ impl Outcome {
 }
 
 /// Runs the parts in `names`, or all. Skips parts that need another build root, and parts that have passed on this tree, on `since` or on a
-/// later commit. Returns the path of the page, and whether all these parts have passed.
+/// later commit. Returns the path of the page, and whether all wanted parts of this build root have passed.
 ///
 /// # Errors
 ///

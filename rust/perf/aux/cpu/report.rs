@@ -175,14 +175,15 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
 pub(super) fn itrace_started(event: NonNull<bindings::perf_event>) {
     // SAFETY: Live: the caller has it from `Inner`.
     let attach_state = unsafe { &raw mut (*event.as_ptr()).attach_state };
-    // SAFETY: Aligned and live. perf's own accesses are under the context's lock, on this CPU, or
-    // marked. Volatile, so it is a `READ_ONCE()`.
+    // SAFETY: Aligned and live. The event is scheduled in on this CPU, and perf writes the field
+    // only while it is not. Volatile, so it is a `READ_ONCE()`.
     let before = unsafe { attach_state.read_volatile() };
 
-    // Written once, at the first start. That is in `add()`, where perf does not change it.
+    // Written once, when the first transaction has begun.
     if before & bindings::PERF_ATTACH_ITRACE == 0 {
-        // SAFETY: Aligned and live. perf's own accesses are under the context's lock, on this CPU, or
-        // marked. Volatile, so it is a `WRITE_ONCE()`.
+        // SAFETY: Aligned and live. The event is scheduled in on this CPU, and perf writes the
+        // field only while it is not. For a child, perf may read it on another CPU, as with
+        // `perf_event_itrace_started()`. Volatile, so it is a `WRITE_ONCE()`.
         unsafe { attach_state.write_volatile(before | bindings::PERF_ATTACH_ITRACE) };
     }
 }

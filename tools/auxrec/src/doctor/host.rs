@@ -23,7 +23,7 @@ pub struct Host {
     /// The value that `RLIMIT_NOFILE` may be raised to; [`None`]: no limit.
     pub hard_files: Option<u64>,
     /// The errno of `perf_event_open()` for flags that no kernel knows. A kernel with perf events returns `EINVAL` before it examines
-    /// anything else, so another errno is that of a filter.
+    /// anything else, so another errno is that of a seccomp filter.
     pub call: Errno,
     /// Whether the kernel has perf events: `perf_event_paranoid` is there.
     pub has_perf: bool,

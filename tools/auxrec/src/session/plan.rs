@@ -84,7 +84,7 @@ pub(crate) const FILES_OF_A_THREAD: usize = 5;
 
 /// The maximum number of open files of a recording with `events` events and `owners` pairs of rings on each of `places` CPUs.
 pub(crate) fn most_files(events: usize, owners: usize, places: usize) -> usize {
-    // Each CPU has a probe. Each ring has at most one thread, with twice as many files if it writes a file of its own.
+    // Each pair of rings has at most one probe and one thread. A thread has twice as many files if it writes a file of its own.
     events * places + (places * (1 + 2 * FILES_OF_A_THREAD) + 1) * owners + OTHER_FILES
 }
 
@@ -455,7 +455,8 @@ impl Plan {
 
     /// The threads that the processes have now.
     pub(super) fn list_again(&self, system: &dyn System) -> Vec<u32> {
-        // The tracking event is of no exclusive PMU: the kernel would not refuse a second one for the same thread.
+        // Without other events there are only tracking events, which are of no exclusive PMU. The kernel would not refuse one for a thread
+        // that has already inherited one.
         if self.inherit && self.events.is_empty() {
             return Vec::new();
         }

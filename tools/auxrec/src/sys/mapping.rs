@@ -188,7 +188,7 @@ impl Mapping {
     /// whether a program can write there.
     ///
     /// # Errors
-    /// The error that the kernel returns: `EFAULT` if the pages cannot be written.
+    /// The error that the kernel returns; `EFAULT` if the pages cannot be written.
     pub fn fill_from(&self, file: impl AsFd, len: usize) -> io::Result<usize> {
         let len = len.min(self.len);
         // SAFETY: The kernel writes up to `len` bytes, which are within the mapping (type invariant). No reference to them exists. It
@@ -200,7 +200,7 @@ impl Mapping {
 
 impl Mapping {
     /// Writes `front`, and then `len` bytes of the mapping from `offset` on, to a file without a copy in user space. Returns the number of
-    /// bytes, which may be smaller.
+    /// bytes written, which may be less than all of them.
     ///
     /// # Errors
     /// The error that the kernel returns. Some files return `EFAULT` for memory of a device, which an AUX area may be.

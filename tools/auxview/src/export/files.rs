@@ -59,7 +59,7 @@ pub(super) trait Sink {
         out: &mut dyn Write,
     ) -> io::Result<()>;
 
-    /// Number of bytes that are not written yet, if the file ends here.
+    /// Number of bytes that [`close`](Self::close) would write if the file ended here.
     fn waiting(&self) -> u64 {
         0
     }

@@ -2,9 +2,9 @@
 
 //! The Firefox Profiler's format, which speedscope can read, too.
 //!
-//! The Firefox Profiler reads its processed format, which the crate `fxprof-processed-profile` writes. speedscope reads only the format of
-//! Firefox's old performance panel: a `profile` in a file whose `systemHost` is Firefox. A file here has both, because each viewer ignores
-//! the data of the other. speedscope shows one thread: the one with the most spans.
+//! The Firefox Profiler reads its processed format, which the crate `fxprof-processed-profile` writes. Of Firefox's formats, speedscope
+//! reads only that of the old performance panel: a `profile` in a file whose `systemHost` is Firefox. A file here has both, because each
+//! viewer ignores the data of the other. speedscope shows one thread: the one with the most spans.
 //!
 //! Both formats have samples, not spans. There is a sample wherever a span begins or ends. Its weight is the time up to the next one.
 

@@ -26,7 +26,7 @@ pub(super) struct Line {
 
 type Reader = EndianRcSlice<RunTimeEndian>;
 
-/// The debug information of files, by the number of the file. [`None`] if a file has none.
+/// The debug information of files, by the number of the file. [`None`] if none could be loaded.
 pub(super) struct SourceLines {
     root: PathBuf,
     files: HashMap<usize, Option<Context<Reader>>>,

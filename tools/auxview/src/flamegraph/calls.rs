@@ -18,7 +18,7 @@ pub(crate) struct Tree {
     numbers: HashMap<String, Name>,
     nodes: Vec<Place>,
     children: HashMap<(Option<Node>, Name), Node>,
-    /// Whether some calls were counted for their callers, because there are too many.
+    /// Whether some calls were counted for their callers, because they are too deep or too many.
     pub(super) cut: bool,
 }
 
@@ -272,7 +272,7 @@ impl Stack {
             self.truncate(depth);
             return;
         }
-        // If not all code is traced, a call or a return may not be: it has returned to this address.
+        // If not all code is traced, tracing may end in a function and begin again at its return address.
         if let Some(n) = self.frames.iter().rposition(|frame| frame.back == Some(ip)) {
             self.truncate(n);
             return;

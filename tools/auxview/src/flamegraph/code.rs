@@ -78,8 +78,8 @@ pub(crate) struct Code {
     paths: Vec<Vec<u8>>,
     /// Images by path. [`None`] if a path has no file.
     numbers: HashMap<Mapped, Option<usize>>,
-    /// Blocks by image, offset, mode, and the number of code changes before, which is 0 for code that never changes. Their addresses count
-    /// from the beginning of the file.
+    /// Blocks by image, offset, mode, and a version: 0 for code that never changes, else 1 plus the number of code changes before. Their
+    /// addresses count from the beginning of the file.
     blocks: HashMap<(usize, u64, Mode, usize), Block>,
 }
 

@@ -563,7 +563,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Runs up to a branch to `to`, which leaves the traced code.
+    /// Executes up to and including a branch to `to`, which leaves the traced code.
     fn run_out(&mut self, to: u64, world: &mut World<'_>) -> Followed {
         for _ in 0..Self::BLOCKS_MAX {
             let (_, block) = self.here(world)?;

@@ -75,7 +75,7 @@ impl Image {
         let found = object::File::parse(bytes.as_slice())
             .ok()
             .and_then(|file| file.build_id().ok().flatten().map(<[u8]>::to_vec));
-        // The build-id of the kernel may be cut or padded.
+        // The build-id in a record of the kernel may be cut or padded.
         let same = |a: &[u8], b: &[u8]| a.iter().zip(b).all(|(a, b)| a == b);
         match (build_id, found) {
             (Some(traced), Some(found)) if !same(traced, &found) => Err(Error::failed(format!(

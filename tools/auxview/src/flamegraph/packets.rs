@@ -185,7 +185,8 @@ impl<'a> Reader<'a> {
         self.scan(false)
     }
 
-    /// Decodes up to the last complete `PSB`. Unless the bytes are the last, a `PSB` at the end may not be complete.
+    /// Decodes up to the last `PSB`. If its byte pattern reaches the end of the bytes, it may continue in the next ones: then waits for
+    /// these, unless `is_last`.
     fn scan(&mut self, is_last: bool) -> Result<(), Gone> {
         let part = std::mem::take(&mut self.part);
         let (mut start, mut from, mut waits) = (0, self.look, false);

@@ -57,7 +57,7 @@ impl Pokes {
         Self { times, places }
     }
 
-    /// The changes in a range.
+    /// The changes of each place that overlaps a range.
     fn within(&self, place: &Range<u64>) -> impl Iterator<Item = &[Poke]> {
         let first = self.places.partition_point(|(at, _)| at.end <= place.start);
         let found = self.places.get(first..).unwrap_or_default().iter();

@@ -47,7 +47,7 @@ fn sampled(pmu: &Pmu, size: u32) -> Result<String> {
     let (pid, cpu) = pmu.place().args();
     let sampler = Event::open_in(&attr, pid, cpu, Some(&rig.event))?;
     let base = map_base(&sampler)?;
-    // perf does not schedule an event of a group that is enabled after its leader: see Documentation/upstream.
+    // perf may not schedule a sibling that is enabled after its leader, while the leader runs: see Documentation/upstream.
     sampler.enable()?;
     rig.event.enable()?;
     for _ in 0..20 {

@@ -93,7 +93,7 @@ fn length(pmu: &Pmu, part: usize) -> Result<String> {
         rig.event.enable()?;
         rig.overflows()?;
         rig.settles()?;
-        // A unit that can stop only at the end of a page may be a page late, and may have written more at once.
+        // A unit that can stop only at the end of a page may be a page late. The bytes that a unit writes at once come in addition.
         let most = watermark + watermark / 2 + bytes(2);
         let longest = rig.ledger.longest;
         if longest <= most {

@@ -443,7 +443,7 @@ impl<'a> Play<'a> {
             }
         }
         if is_new {
-            // The records of an area that is gone.
+            // Discards the records of an area that is gone.
             self.drain(buffer)?;
         }
         let at_slot = self.slots.get(slot).context("a slot")?;

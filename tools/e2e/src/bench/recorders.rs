@@ -507,7 +507,7 @@ fn blind(recorder: &str, size: usize, area: usize) -> Result<u64> {
 
 /// The times between a commit and the next begin, in ns, from the text of a trace.
 fn gaps(text: &str) -> Result<Vec<u64>> {
-    /// Two snapshots are at least this far split.
+    /// Two snapshots are at least this far apart, in ns.
     const APART: u64 = 100_000_000;
     let mut gaps: Vec<u64> = Vec::new();
     let mut stopped = None;

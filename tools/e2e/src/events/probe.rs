@@ -219,7 +219,7 @@ impl Probe {
     /// Reads the content of the ring without releasing it. Returns its position, too.
     ///
     /// # Errors
-    /// If `aux_head` and `aux_tail` do not fit.
+    /// If the distance from `aux_tail` to `aux_head` is larger than the ring.
     pub fn peek(&self) -> Result<(u64, Vec<u8>)> {
         let area = AuxArea {
             base: &self.base,

@@ -347,7 +347,8 @@ fn losses() -> Result<String> {
     Ok(format!("{missing} of {} lost", 2 * EVENTS))
 }
 
-/// Tracefs events and instructions are on perf's clock. So scheduler events must be among the instructions of the program.
+/// Tracefs events and instructions are on perf's clock. So the exec event must come before the program's first instruction, and the exit
+/// event after its last one.
 fn among_instructions() -> Result<String> {
     soft_pt::run(|| {
         let file = TraceFile::new("tracepoints among instructions");

@@ -87,7 +87,7 @@ struct Unit {
 }
 
 impl Unit {
-    /// [`None`] if there are fewer restarts than the guest has made.
+    /// [`None`] if there are fewer than [`TIMES`] restarts: the guest has made that many.
     fn new(name: &'static str, restarts: &Restarts) -> Option<Self> {
         let count = restarts.values().sum();
         let mut seen = 0;

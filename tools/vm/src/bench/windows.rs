@@ -296,7 +296,8 @@ impl Observed {
         figures
     }
 
-    /// A table for each call: the functions in which our driver and the one in C differ. Those in which ours needs most more are first.
+    /// A table for each call: the functions in which our driver and the one in C differ. They are sorted by how many more instructions ours
+    /// needs, the most first.
     #[must_use]
     pub fn functions(&self) -> String {
         let mut text = String::new();

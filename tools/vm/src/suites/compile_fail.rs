@@ -46,7 +46,7 @@ pub fn run(cache: &Cache, kernel: &Kernel) -> Result<Case> {
         .build()
         .join("test/kbuild/compile-fail")
         .join(kernel.kind.to_string());
-    // make would not compile a file again that has compiled before, so it would print no warnings.
+    // make would not compile a file again that has compiled before, so there would be no output for it.
     cache::remove(&out)?;
     fs::create_dir_all(&out).on("make", &out)?;
     let progress = Progress::begin("what must not compile");

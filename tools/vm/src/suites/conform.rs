@@ -110,11 +110,12 @@ pub fn adversary(end: End, seed: Option<u64>) -> String {
 /// The sections of the suite: conform on the units; with failing allocations, on the debug kernel; random programs; the defects.
 const SECTIONS: [&str; 4] = ["units", "no-memory", "programs", "defects"];
 
-/// Runs the sections in `wanted`, or all. If `few` is set, runs on a few units only.
+/// Checks the rules, and runs the sections in `wanted`, or all that the kernel supports. If `few` is set, runs on `FEW` units only, and
+/// skips the section `no-memory`, the random programs on the driver with defects, and the defects in `LASTING`.
 ///
 /// # Errors
 ///
-/// When there is no kernel or no such section, or something does not compile.
+/// When there is no kernel, something does not compile, or `wanted` has a section that does not exist or that the kernel does not support.
 pub fn run(
     cache: &Cache,
     dir: &Path,

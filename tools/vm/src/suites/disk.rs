@@ -96,7 +96,7 @@ pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
             format!("{verify}auxe2e disk record{split}")
         };
         let cut = (!last).then(|| PowerCut {
-            // The delay starts when some data is safe. It is long enough to reach any point of the next flush.
+            // The delay starts when some data is safe. It varies so much that the cut can hit any point of the next flush.
             line: |line| {
                 line.strip_prefix("safe ")
                     .is_some_and(|l| !l.starts_with("0 "))

@@ -143,7 +143,7 @@ const PERSISTENT: EndToEnd = EndToEnd {
     ..GUEST
 };
 
-/// The cases with many processors. They run only if there is no other suite, as the guest takes long to boot.
+/// The cases with many processors. By default, they run only if there is no other suite, as the guest takes long to boot.
 const MANY: EndToEnd = EndToEnd {
     name: "e2e-many",
     command: "auxe2e boot many-cpus",

@@ -216,8 +216,8 @@ fn lacks_spdx(path: &Path, text: &str) -> Option<String> {
     Some("the first line must be SPDX-License-Identifier: GPL-2.0 (kernel side) or GPL-2.0 OR MIT (tools)".to_owned())
 }
 
-/// Samples show that drivers need no `unsafe`. Hostile drivers show the harm that safe code can do. Kernel side and tools both rely on the
-/// shared crates.
+/// Samples show that drivers need no `unsafe`. Hostile drivers show that misuse in safe code is harmless. Kernel side and tools both rely
+/// on the shared crates.
 fn has_unsafe(path: &Path, text: &str) -> Option<String> {
     let hostile = path.starts_with("rust/hostile") || path.starts_with("rust/hostile_panics");
     let template = path.starts_with("Documentation/template");

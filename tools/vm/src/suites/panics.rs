@@ -86,10 +86,10 @@ const KERNEL: [(&str, &str); 1] = [(
     "compares, and makes an Error of a negative number",
 )];
 
-/// Checks the objects of all modules, except for `hostile`, whose drivers may panic in a callback. Returns `None` if the objects prove
-/// nothing:
+/// Checks the objects of all modules, except for `hostile`, whose drivers do in callbacks what no callback may. Returns `None` if the
+/// objects prove nothing:
 /// - With `CONFIG_RUST_DEBUG_ASSERTIONS`, the compiler adds checks to every pointer access.
-/// - With `CONFIG_KUNIT`, the modules contain the tests' drivers, which may panic in a callback, too.
+/// - With `CONFIG_KUNIT`, the modules contain the tests' drivers, which do the same as those of `hostile`.
 ///
 /// # Errors
 ///

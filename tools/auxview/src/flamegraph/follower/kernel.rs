@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Follows the kernel's code, too: system calls, interrupts, and switches of threads, for which there is no packet.
+//! Follows the kernel's code, too: system calls, interrupts, and thread switches. No packet reports a thread switch.
 
 use super::{Block, Followed, Follower, Left, Missing, Packet, Run, Sideband, Stray, World, UNFIT};
 

@@ -349,7 +349,7 @@ struct Traced {
 }
 
 impl Traced {
-    /// Reads the trace, and enables the event again.
+    /// Reads the records and, in normal mode, the trace. Enables the event again.
     fn step(&mut self) -> Result<()> {
         self.probe.read_records()?;
         if self.mode == Mode::Overwritten {

@@ -74,8 +74,8 @@ fn some(probe: &mut Probe) -> Result<()> {
     })
 }
 
-/// Removes the device while both CPUs are traced, several times. No trace of it may be left, and the next driver must find it fully
-/// working.
+/// Removes the device while both CPUs are traced, several times. Afterwards, the PMU must be gone, and the old events must get no more
+/// trace. The next driver must find the device fully working.
 fn goes(
     notice: Notice,
     away: impl Fn() -> Result<()>,

@@ -72,7 +72,7 @@ pub(super) fn compared(files: &Path, walker: &Path, program: &Program) -> Result
     if let (Writes(_), true) = (&program.expect, data.exists()) {
         return written(files, walker, program, &data).map(Outcome::Good);
     }
-    // If it had to be recorded, another case has reported the error.
+    // If it had to be recorded, the recording part has reported the error.
     if !data.exists() {
         return Ok(Outcome::Skipped("it was not recorded"));
     }

@@ -39,7 +39,7 @@ pub(super) fn give<'a>(cache: &Cache, guest: Guest<'a>) -> Result<Guest<'a>> {
         .map(|guest| guest.variable("VALGRIND_LIB", &dir.join(TOOLS).to_string_lossy()))
 }
 
-/// Fetches the packages, and keeps only the files that are used in the cache.
+/// Fetches the packages into the cache, and keeps only the files that are used.
 fn fetch(cache: &Cache) -> Result<PathBuf> {
     let mirror = mirror()?;
     let parts = [mirror.as_str(), SUITE, "1"].into_iter().chain(PACKAGES);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! AUX samples of `soft_pt` in stock perf. At each system call of a program, a tracepoint samples the newest trace, and there is room for
-//! all of it. So each sample must lead to that system call, and its call chain and last branches must be those of the program there.
+//! AUX samples of `soft_pt` in stock perf. At each system call of a program, a tracepoint samples the newest trace. A sample is large
+//! enough for all trace so far. So each must lead to that system call, and its call chain and last branches must be the program's there.
 
 use super::calls::walk;
 use super::executed::{Ends, Executed, Kind};

@@ -35,7 +35,7 @@ pub(super) enum Place {
     Event,
     /// The `FUP` of a `PSB`.
     Psb,
-    /// The `FUP` of a `MODE.Exec`, or of a `CFE` with an address.
+    /// The `FUP` of a `MODE.Exec`, or of the `CFE` of an instruction (`IP:1`).
     Bound,
 }
 
