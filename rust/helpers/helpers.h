@@ -33,14 +33,22 @@ struct rust_perf_callback {
 	struct task_struct *task;
 };
 
+/* What a worker does later: see later.c. */
+struct rust_perf_later {
+	struct llist_node node;
+	struct work_struct work;
+	/* Contains run(), or is NULL for rust_perf.ko. */
+	struct module *module;
+	void (*run)(struct rust_perf_later *later);
+};
+
 /* The record of a registered PMU in rust_perf.ko. */
 struct rust_perf_registration {
 	struct list_head node;
-	struct work_struct work;
-	struct irq_work irq_work;
+	/* Calls end(). */
+	struct rust_perf_later later;
 	/* 1 once a caller has claimed the right to call end(). */
 	atomic_t ending;
-	struct module *module;
 	/* Unregisters the PMU and frees the registration. */
 	void (*end)(struct rust_perf_registration *registration);
 };
@@ -48,7 +56,7 @@ struct rust_perf_registration {
 /* Memory that a device writes to: see dma.c. */
 struct rust_perf_dma;
 
-/* A reference to a device: see registry.c. */
+/* A reference to a device: see later.c. */
 struct rust_perf_device_ref;
 
 /* Memory that is charged to a user: see charge.c. */
@@ -79,6 +87,14 @@ struct rust_perf_nmi {
 	bool (*handle)(struct rust_perf_nmi *nmi);
 };
 
+void rust_perf_later_init(struct rust_perf_later *later, struct module *module,
+			  void (*run_later)(struct rust_perf_later *later));
+void rust_perf_run_later(struct rust_perf_later *later);
+void rust_perf_later_flush(void);
+int rust_perf_later_start(void);
+void rust_perf_later_end(void);
+struct rust_perf_device_ref *rust_perf_device_ref_new(struct device *device);
+void rust_perf_device_ref_drop(struct rust_perf_device_ref *ref);
 void rust_perf_enter_callback(struct rust_perf_callback *callback);
 void rust_perf_leave_callback(struct rust_perf_callback *callback);
 bool rust_perf_may_unregister(void);
@@ -89,8 +105,6 @@ void rust_perf_registry_exit(void);
 void rust_perf_registration_init(struct rust_perf_registration *registration,
 				 struct module *module,
 				 void (*end)(struct rust_perf_registration *registration));
-struct rust_perf_device_ref *rust_perf_device_ref_new(struct device *device);
-void rust_perf_device_ref_drop(struct rust_perf_device_ref *ref);
 bool rust_perf_registration_claim(struct rust_perf_registration *registration);
 void rust_perf_registration_end_later(struct rust_perf_registration *registration);
 void rust_perf_attr_init(struct attribute *attr);

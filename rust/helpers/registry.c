@@ -9,15 +9,12 @@
 
 #include "helpers.h"
 
-#include <linux/device.h>
 #include <linux/list.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/notifier.h>
 #include <linux/sched.h>
-#include <linux/slab.h>
 #include <linux/spinlock.h>
-#include <linux/workqueue.h>
 
 static LIST_HEAD(inside);
 static DEFINE_RAW_SPINLOCK(inside_lock);
@@ -96,14 +93,11 @@ static struct rust_perf_registration *left_behind(struct module *module)
 	struct rust_perf_registration *registration;
 
 	list_for_each_entry(registration, &registrations, node) {
-		if (registration->module == module)
+		if (registration->later.module == module)
 			return registration;
 	}
 	return NULL;
 }
-
-/* Runs end_later() and put_device_later(). */
-static struct workqueue_struct *ends;
 
 /*
  * Runs after the exit function of a module has returned, or its init function
@@ -142,17 +136,16 @@ static int module_going(struct notifier_block *block, unsigned long state,
 				module->name);
 			registration->end(registration);
 		} else {
-			/* rust_perf_registration_end_later() has claimed it. */
-			irq_work_sync(&registration->irq_work);
+			/* A worker ends it, or another task does. */
 			mutex_unlock(&registrations_lock);
-			flush_workqueue(ends);
+			rust_perf_later_flush();
 			cond_resched();
 		}
 		mutex_lock(&registrations_lock);
 	}
 	mutex_unlock(&registrations_lock);
-	/* end() of a registration that is off the list may still run the module's code. */
-	flush_workqueue(ends);
+	/* A worker may still run the module's code, for what is off the list. */
+	rust_perf_later_flush();
 	rust_perf_nmi_module_going(module);
 	return NOTIFY_OK;
 }
@@ -165,76 +158,28 @@ int rust_perf_registry_init(void)
 {
 	int err;
 
-	ends = alloc_workqueue("rust_perf", WQ_UNBOUND, 0);
-	if (!ends)
-		return -ENOMEM;
+	err = rust_perf_later_start();
+	if (err)
+		return err;
 
 	err = register_module_notifier(&module_block);
 	if (err)
-		destroy_workqueue(ends);
+		rust_perf_later_end();
 	return err;
 }
 
 void rust_perf_registry_exit(void)
 {
 	unregister_module_notifier(&module_block);
-	destroy_workqueue(ends);
+	rust_perf_later_end();
 }
 
-struct rust_perf_device_ref {
-	struct work_struct work;
-	struct device *device;
-};
-
-static void put_device_later(struct work_struct *work)
-{
-	struct rust_perf_device_ref *ref =
-		container_of(work, struct rust_perf_device_ref, work);
-
-	put_device(ref->device);
-	kfree(ref);
-}
-
-/*
- * A reference to a device that a worker drops. perf frees AUX areas with the
- * mmap lock held. The release of a device takes locks under which a page fault
- * may occur, so it must not run with the mmap lock held.
- */
-struct rust_perf_device_ref *rust_perf_device_ref_new(struct device *device)
-{
-	struct rust_perf_device_ref *ref;
-
-	ref = kzalloc(sizeof(*ref), GFP_KERNEL);
-	if (!ref)
-		return NULL;
-	INIT_WORK(&ref->work, put_device_later);
-	ref->device = get_device(device);
-	return ref;
-}
-
-/* Context: task. */
-void rust_perf_device_ref_drop(struct rust_perf_device_ref *ref)
-{
-	queue_work(ends, &ref->work);
-}
-
-static void end_later(struct work_struct *work)
+static void end_later(struct rust_perf_later *later)
 {
 	struct rust_perf_registration *registration =
-		container_of(work, struct rust_perf_registration, work);
-	struct module *module = registration->module;
+		container_of(later, struct rust_perf_registration, later);
 
 	registration->end(registration);
-	/* The module may be freed after this, but not this code: it is in rust_perf.ko. */
-	module_put(module);
-}
-
-static void queue_end(struct irq_work *irq_work)
-{
-	struct rust_perf_registration *registration =
-		container_of(irq_work, struct rust_perf_registration, irq_work);
-
-	queue_work(ends, &registration->work);
 }
 
 void rust_perf_registration_init(struct rust_perf_registration *registration,
@@ -242,10 +187,8 @@ void rust_perf_registration_init(struct rust_perf_registration *registration,
 				 void (*end)(struct rust_perf_registration *registration))
 {
 	INIT_LIST_HEAD(&registration->node);
-	INIT_WORK(&registration->work, end_later);
-	registration->irq_work = IRQ_WORK_INIT_HARD(queue_end);
+	rust_perf_later_init(&registration->later, module, end_later);
 	atomic_set(&registration->ending, 0);
-	registration->module = module;
 	registration->end = end;
 }
 
@@ -253,15 +196,11 @@ void rust_perf_registration_init(struct rust_perf_registration *registration,
  * Ends the registration in a worker, unless its end is claimed already. May be
  * called in any context, NMI included.
  *
- * Either the module is in use, or it is being unloaded and module_going() waits.
- * In the second case the caller is the module's exit function, or a callback
- * that end() waits for.
+ * If the module is being unloaded, the caller is its exit function, or a
+ * callback that end() waits for.
  */
 void rust_perf_registration_end_later(struct rust_perf_registration *registration)
 {
-	if (!rust_perf_registration_claim(registration))
-		return;
-
-	__module_get(registration->module);
-	irq_work_queue(&registration->irq_work);
+	if (rust_perf_registration_claim(registration))
+		rust_perf_run_later(&registration->later);
 }

@@ -101,7 +101,7 @@ impl Attack for Keeps {
     }
 }
 
-/// Drops the mapping of an AUX area in `quiesce()`, where nothing may sleep.
+/// Drops the mapping and the bounce memory of an AUX area in `quiesce()`, where nothing may sleep.
 pub(crate) struct Unmaps;
 
 impl Attack for Unmaps {
@@ -111,6 +111,7 @@ impl Attack for Unmaps {
 
     fn setup_aux(_driver: &Hostile<Self>, pages: &aux::Pages, buffer: &mut Buffer<Self>) -> Result {
         buffer.mapping = Some(pages.map()?);
+        buffer.bounce = Some(pages.bounce_scattered(pages.size())?);
         Ok(())
     }
 
@@ -119,7 +120,9 @@ impl Attack for Unmaps {
         transaction: &mut Transaction<'_, Self>,
         _trace: Trace,
     ) -> aux::Commit {
-        drop(transaction.buffer().mapping.take());
+        let buffer = transaction.buffer();
+
+        drop((buffer.mapping.take(), buffer.bounce.take()));
         aux::Commit::written(transaction, aux::Loss::None)
     }
 }

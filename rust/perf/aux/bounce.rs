@@ -6,14 +6,16 @@ use super::pages::{
     Chunk,
     Pages, //
 };
-use crate::bindings;
+use crate::{
+    bindings,
+    context::DropInTask, //
+};
 use auxcore::ring::{
     Pos,
     Size, //
 };
 use core::{
     ffi::c_void,
-    mem::ManuallyDrop,
     ptr::{
         self,
         NonNull, //
@@ -34,10 +36,8 @@ use kernel::{
 ///
 /// Ordinary memory of the kernel's, cached and zeroed. It is made in [`AuxPmu::setup_aux`], by
 /// [`Pages::bounce_scattered`] or [`Pages::bounce_contiguous`], kept in [`AuxPmu::Buffer`], and
-/// freed when it is dropped. A unit may write to it at any time, so it cannot be borrowed as a
+/// freed when it is dropped, in any context. A unit may write to it at any time, so it cannot be borrowed as a
 /// `&[u8]`.
-///
-/// To be dropped in a task that may sleep. If a driver drops it anywhere else, it stays.
 ///
 /// C counterparts: the buffers of `tmc_alloc_etr_buf()` and `hisi_ptt_alloc_trace_buf()`.
 ///
@@ -49,7 +49,7 @@ use kernel::{
 /// `pages` is the array in `memory`.
 pub struct Bounce {
     pages: Pages,
-    memory: ManuallyDrop<(Memory, Charge)>,
+    memory: DropInTask<(Memory, Charge)>,
 }
 
 // SAFETY: Memory of the kernel's, which is mapped for all tasks alike.
@@ -60,16 +60,20 @@ unsafe impl Sync for Bounce {}
 
 impl Bounce {
     /// `size` bytes for the AUX area `ring`, in pieces of 2^`order` pages.
+    #[inline(never)]
     fn new(ring: &Pages, size: Size, order: u32) -> Result<Self> {
         let count = size.get() / PAGE_SIZE;
         let charge = Charge::new(ring, count)?;
         let mut memory = Memory::new(count, order, ring.node())?;
+        let addresses = memory.addresses.as_mut_ptr();
+        // SAFETY: This function is compiled into this crate's module.
+        let memory = unsafe { DropInTask::new((memory, charge), ptr::null_mut())? };
 
         // INVARIANT: No code changes the array any more, so its elements do not move.
         Ok(Self {
             // SAFETY: The addresses of `count` pages, which are freed together with `pages`.
-            pages: unsafe { Pages::new(memory.addresses.as_mut_ptr(), count.try_into()?, true)? },
-            memory: ManuallyDrop::new((memory, charge)),
+            pages: unsafe { Pages::new(addresses, count.try_into()?, true)? },
+            memory,
         })
     }
 
@@ -158,16 +162,6 @@ impl Source for Bounce {
     }
 }
 
-impl Drop for Bounce {
-    fn drop(&mut self) {
-        // SAFETY: No requirements.
-        if unsafe { bindings::rust_perf_may_sleep() } {
-            // SAFETY: Neither it nor `pages`, which points into it, is used after this.
-            unsafe { ManuallyDrop::drop(&mut self.memory) };
-        }
-    }
-}
-
 /// The charge for memory that belongs to an AUX area, to the user who maps the area.
 ///
 /// # Invariants
@@ -212,6 +206,9 @@ struct Memory {
     addresses: KVVec<*mut c_void>,
     order: u32,
 }
+
+// SAFETY: Any task may free the pages.
+unsafe impl Send for Memory {}
 
 impl Memory {
     fn new(count: usize, order: u32, node: c_int) -> Result<Self> {

@@ -18,13 +18,17 @@ use super::{
         PAGE, //
     }, //
 };
+use crate::context::DropInTask;
 use auxcore::ring::Pos;
 use core::{
     ops::{
         Deref,
         DerefMut, //
     },
-    ptr::NonNull,
+    ptr::{
+        self,
+        NonNull, //
+    },
     slice, //
 };
 use kernel::{
@@ -38,9 +42,9 @@ const CAPACITY: usize = 512;
 /// A chain of tables in coherent memory, which directs a device round the AUX area.
 ///
 /// Made by [`Pages::table`] for a [`DmaMapping`] and kept with it in
-/// [`AuxPmu::Buffer`](super::AuxPmu::Buffer). It is freed when it is dropped, and at the latest
-/// when the device is unbound; after that it places no marks. The addresses that it returns do not
-/// keep the memory: the driver stops the device before it drops the table.
+/// [`AuxPmu::Buffer`](super::AuxPmu::Buffer). It is freed when it is dropped, in any context, and at the
+/// latest when the device is unbound; after that it places no marks. The addresses that it returns
+/// do not keep the memory: the driver stops the device before it drops the table.
 ///
 /// Entries are written while the device is stopped. The device sees what was written before the
 /// register that starts it: `writel()` and its like order the two.
@@ -48,7 +52,7 @@ const CAPACITY: usize = 512;
 /// C counterpart: `struct topa` in `arch/x86/events/intel/pt.c`, `struct tmc_sg_table`.
 pub struct DeviceTable {
     coherent: Coherent,
-    table: Table<Entries, KVVec<u64>>,
+    table: DropInTask<Table<Entries, KVVec<u64>>>,
 }
 
 /// The entries in memory.
@@ -87,6 +91,7 @@ impl DerefMut for Entries {
 }
 
 impl DeviceTable {
+    #[inline(never)]
     fn new(pages: &Pages, mapping: &DmaMapping, largest: u64) -> Result<Self> {
         let chunks = || mapping.chunks().map(Into::into);
         let layout = |at| Layout::new(at, CAPACITY).map(|layout| layout.largest(largest));
@@ -110,8 +115,11 @@ impl DeviceTable {
         };
         let layout = layout(coherent.address).ok_or(EINVAL)?;
 
+        let table = Table::new(entries, starts, layout, chunks()).map_err(|_| EINVAL)?;
+
         Ok(Self {
-            table: Table::new(entries, starts, layout, chunks()).map_err(|_| EINVAL)?,
+            // SAFETY: This function is compiled into this crate's module.
+            table: unsafe { DropInTask::new(table, ptr::null_mut())? },
             coherent,
         })
     }

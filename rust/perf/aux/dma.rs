@@ -12,14 +12,20 @@ use super::{
     pages::Pages,
     table, //
 };
-use crate::bindings;
+use crate::{
+    bindings,
+    context::DropInTask, //
+};
 use auxcore::ring::{
     Pos,
     Size, //
 };
 use core::{
     ffi::c_void,
-    ptr::NonNull, //
+    ptr::{
+        self,
+        NonNull, //
+    }, //
 };
 use kernel::{
     device::{
@@ -99,8 +105,7 @@ impl DeviceRef {
 
 impl Drop for DeviceRef {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant. The PMU, the unbinding of the device and `free_aux()` drop
-        // a domain in a task. If a driver keeps a mapping for longer, it must drop it in one.
+        // SAFETY: By the type invariant.
         unsafe { bindings::rust_perf_device_ref_drop(self.reference.as_ptr()) };
     }
 }
@@ -209,7 +214,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: Made by one of the functions that the callee requires, and freed once, by the
         // type invariant; the device is bound: the memory is revoked before the device is unbound.
-        // This is a task that may sleep: `Attached` and `Binding` ensure that.
+        // This is a task that may sleep: `DropInTask` and `Binding` ensure that.
         unsafe { bindings::rust_perf_dma_free(self.0.as_ptr()) };
     }
 }
@@ -252,13 +257,6 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        // If a driver drops it where nothing may sleep, the memory is freed when the device is
-        // unbound.
-        //
-        // SAFETY: No requirements.
-        if !unsafe { bindings::rust_perf_may_sleep() } {
-            return;
-        }
         let mut all = self.domain.memory.lock();
 
         all.retain(|memory| !Arc::ptr_eq(memory, &self.memory));
@@ -300,10 +298,10 @@ impl From<DeviceChunk> for table::Chunk {
 /// The pages of an AUX area, mapped for DMA by the PMU's parent device.
 ///
 /// Made by [`Pages::map_dma`] and kept in [`AuxPmu::Buffer`]. It is unmapped when it is dropped,
-/// and at the latest when the device is unbound. It has a reference to each page: a mapping that is
-/// kept for too long keeps memory that nothing else uses. The addresses that a driver reads from it
-/// do not keep the mapping: the driver stops the device before it drops the mapping, or before
-/// `quiesce()` returns.
+/// in any context, and at the latest when the device is unbound. It has a reference to each page: a
+/// mapping that is kept for too long keeps memory that nothing else uses. The addresses that a
+/// driver reads from it do not keep the mapping: the driver stops the device before it drops the
+/// mapping, or before `quiesce()` returns.
 ///
 /// A driver with a mapping implements [`AuxPmu::dma`]. If the platform is not coherent, the
 /// framework then synchronises the pages for the device before [`AuxPmu::start`] and for the CPU
@@ -318,12 +316,17 @@ impl From<DeviceChunk> for table::Chunk {
 /// [`AuxPmu::start`]: super::AuxPmu::start
 /// [`AuxPmu::quiesce`]: super::AuxPmu::quiesce
 pub struct DmaMapping {
-    attached: Attached,
-    chunks: KVVec<DeviceChunk>,
+    mapped: DropInTask<Mapped>,
     size: Size,
 }
 
+struct Mapped {
+    attached: Attached,
+    chunks: KVVec<DeviceChunk>,
+}
+
 impl DmaMapping {
+    #[inline(never)]
     fn new(pages: &Pages, direction: DataDirection) -> Result<Self> {
         if !matches!(
             direction,
@@ -353,9 +356,14 @@ impl DmaMapping {
         let memory = Memory(NonNull::new(memory).ok_or(ENOMEM)?);
         let chunks = memory.chunks()?;
 
-        Ok(Self {
+        let mapped = Mapped {
             attached: Attached::new(domain, memory)?,
             chunks,
+        };
+
+        Ok(Self {
+            // SAFETY: This function is compiled into this crate's module.
+            mapped: unsafe { DropInTask::new(mapped, ptr::null_mut())? },
             size: pages.size(),
         })
     }
@@ -363,7 +371,7 @@ impl DmaMapping {
     /// The pieces that the device sees, in the order of the AUX area. Pages that are contiguous for
     /// the device are one piece, as far as its maximum segment size and its segment boundary allow.
     pub fn chunks(&self) -> impl Iterator<Item = DeviceChunk> + Clone + '_ {
-        self.chunks.iter().copied()
+        self.mapped.chunks.iter().copied()
     }
 
     /// The size of the AUX area.
@@ -374,7 +382,7 @@ impl DmaMapping {
     /// Makes the device's writes visible to the CPU. The framework calls this before it publishes;
     /// a driver that has [`AuxPmu::snapshot`](super::AuxPmu::snapshot) calls it before it copies.
     pub fn sync_for_cpu(&self) {
-        if let Some(memory) = self.attached.memory.try_access() {
+        if let Some(memory) = self.mapped.attached.memory.try_access() {
             // SAFETY: Live, by the invariant of `Memory`; any context.
             unsafe { bindings::rust_perf_dma_sync_for_cpu(memory.0.as_ptr()) };
         }
@@ -382,7 +390,7 @@ impl DmaMapping {
 
     /// Hands the pages to the device.
     pub(super) fn sync_for_device(&self) {
-        if let Some(memory) = self.attached.memory.try_access() {
+        if let Some(memory) = self.mapped.attached.memory.try_access() {
             // SAFETY: Live, by the invariant of `Memory`; any context.
             unsafe { bindings::rust_perf_dma_sync_for_device(memory.0.as_ptr()) };
         }
@@ -394,13 +402,12 @@ impl DmaMapping {
 ///
 /// # Invariants
 ///
-/// `start` points to as many bytes as it was made with, for as long as `attached` is not revoked.
+/// `start` points to as many bytes as it was made with, for as long as they are not revoked.
 pub(super) struct Coherent {
-    attached: Attached,
+    attached: DropInTask<(Attached, Charge)>,
     pub(super) start: NonNull<u8>,
     /// The device's address of the memory.
     pub(super) address: u64,
-    _charge: Charge,
 }
 
 // SAFETY: Memory of the kernel's, which is mapped for all tasks alike.
@@ -410,24 +417,28 @@ unsafe impl Sync for Coherent {}
 
 impl Coherent {
     /// Allocates `size` bytes, which must be whole pages.
+    #[inline(never)]
     pub(super) fn new(pages: &Pages, size: usize) -> Result<Self> {
         let domain = pages.domain().ok_or(ENODEV)?;
         let charge = Charge::new(pages, size / PAGE_SIZE)?;
         let memory = Memory::coherent(domain, size)?;
         let (start, address) = memory.place()?;
+        let attached = (Attached::new(domain, memory)?, charge);
 
         // INVARIANT: Made with this size.
         Ok(Self {
-            attached: Attached::new(domain, memory)?,
+            // SAFETY: This function is compiled into this crate's module.
+            attached: unsafe { DropInTask::new(attached, ptr::null_mut())? },
             start,
             address,
-            _charge: charge,
         })
     }
 
     /// Keeps the memory from being freed. [`None`] if it has been freed.
     pub(super) fn access(&self) -> Option<impl Sized + '_> {
-        self.attached.memory.try_access()
+        let (attached, _) = &*self.attached;
+
+        attached.memory.try_access()
     }
 }
 
@@ -435,8 +446,8 @@ impl Coherent {
 ///
 /// Zeroed, at consecutive addresses of the device, from the device's node. Made by
 /// [`Pages::bounce_coherent`], kept in [`AuxPmu::Buffer`](super::AuxPmu::Buffer) and
-/// [copied](super::Writer::copy) to the AUX area. Freed when it is dropped, and at the latest when
-/// the device is unbound; then nothing is copied any more.
+/// [copied](super::Writer::copy) to the AUX area. Freed when it is dropped, in any context, and at
+/// the latest when the device is unbound; then nothing is copied any more.
 ///
 /// C counterpart: `dma_alloc_coherent()`, as in `tmc_etr_alloc_flat_buf()`.
 ///

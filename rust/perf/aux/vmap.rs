@@ -3,9 +3,15 @@
 //! An AUX area in one piece.
 
 use super::pages::Pages;
-use crate::bindings;
+use crate::{
+    bindings,
+    context::DropInTask, //
+};
 use auxcore::ring::Size;
-use core::ptr::NonNull;
+use core::ptr::{
+    self,
+    NonNull, //
+};
 use kernel::prelude::*;
 
 /// The pages of an AUX area, mapped contiguously into the kernel's address space, for a unit that
@@ -13,14 +19,11 @@ use kernel::prelude::*;
 ///
 /// Made by [`Pages::map`] and kept in [`AuxPmu::Buffer`](super::AuxPmu::Buffer), so that it is
 /// dropped in `free_aux()`, before perf frees the pages. Memory safety does not depend on that: the
-/// mapping has a reference to each page. A mapping that is kept for longer keeps memory that
-/// nothing else uses.
+/// mapping has a reference to each page, and may be dropped in any context. A mapping that is kept
+/// for longer keeps memory that nothing else uses.
 ///
 /// The driver gets an address for its unit. Safe code cannot write through it: software writes
 /// through the transaction's [`Region`](super::Region).
-///
-/// To be dropped in a task that may sleep. If a driver drops it anywhere else, it stays, with the
-/// pages.
 ///
 /// C counterpart: `vmap()` and `vunmap()`, as in `arm_spe_pmu`.
 ///
@@ -70,19 +73,24 @@ use kernel::prelude::*;
 ///
 /// # Invariants
 ///
-/// `address` is from `rust_perf_vmap()`: `size` bytes that are mapped until `drop()` gives it to
-/// `rust_perf_vunmap()`, at most once.
+/// `mapped` has `size` bytes.
 pub struct VirtualMapping {
-    address: NonNull<u8>,
+    mapped: DropInTask<Mapped>,
     size: Size,
 }
 
+/// # Invariants
+///
+/// `0` is from `rust_perf_vmap()`, and mapped until `drop()` gives it to `rust_perf_vunmap()`.
+struct Mapped(NonNull<u8>);
+
 // SAFETY: Memory of the kernel's, which is mapped for all tasks alike.
-unsafe impl Send for VirtualMapping {}
+unsafe impl Send for Mapped {}
 // SAFETY: Methods with `&self` do not access the memory.
-unsafe impl Sync for VirtualMapping {}
+unsafe impl Sync for Mapped {}
 
 impl VirtualMapping {
+    #[inline(never)]
     pub(super) fn new(pages: &Pages) -> Result<Self> {
         let (addresses, count) = pages.addresses();
         let count = count.try_into()?;
@@ -94,17 +102,20 @@ impl VirtualMapping {
         //   keep it.
         let address = unsafe { bindings::rust_perf_vmap(addresses.as_ptr(), count) };
 
-        // INVARIANT: `rust_perf_vmap()` has mapped `pages`. Only this value has the address, so
-        // nothing else unmaps it.
+        // INVARIANT: Just mapped. Only this value has the address, so nothing else unmaps it.
+        let mapped = Mapped(NonNull::new(address).ok_or(ENOMEM)?.cast());
+
+        // INVARIANT: `pages` are mapped.
         Ok(Self {
-            address: NonNull::new(address).ok_or(ENOMEM)?.cast(),
+            // SAFETY: This function is compiled into this crate's module.
+            mapped: unsafe { DropInTask::new(mapped, ptr::null_mut())? },
             size: pages.size(),
         })
     }
 
     /// Its start, for a unit that takes virtual addresses.
     pub fn address(&self) -> NonNull<u8> {
-        self.address
+        self.mapped.0
     }
 
     /// The size of the AUX area.
@@ -113,16 +124,12 @@ impl VirtualMapping {
     }
 }
 
-impl Drop for VirtualMapping {
+impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: No requirements.
-        if !unsafe { bindings::rust_perf_may_sleep() } {
-            return;
-        }
-        // SAFETY: Mapped by the type invariant, and unmapped once; this is a task that may sleep.
-        // The kernel does not write through it. The framework relies on the driver to quiesce a
+        // SAFETY: Mapped, by the type invariant, and unmapped once. This is a task that may sleep:
+        // `DropInTask` ensures that. The kernel does not write through it. The framework relies on the driver to quiesce a
         // unit that got the address before the buffer is dropped.
-        unsafe { bindings::rust_perf_vunmap(self.address.as_ptr().cast()) };
+        unsafe { bindings::rust_perf_vunmap(self.0.as_ptr().cast()) };
     }
 }
 

@@ -6,9 +6,9 @@ use super::Entry;
 use crate::{
     aux::AuxPmu,
     bindings,
+    context::DropInTask,
     pmu::Pmu, //
 };
-use core::mem::ManuallyDrop;
 use kernel::{
     container_of,
     error::to_result,
@@ -19,9 +19,7 @@ use kernel::{
 
 /// A handler for units that raise an NMI through the local APIC of their CPU.
 ///
-/// x86 only. When this is dropped, the handler is removed. If it is forgotten, or dropped where
-/// nothing may sleep, the handler is removed when the module is unloaded, but its memory is not
-/// freed.
+/// x86 only. When this is dropped, in any context, the handler is removed. If it is forgotten, the handler is removed when the module is unloaded, but its memory is not freed.
 ///
 /// C counterpart: `register_nmi_handler()` with `NMI_LOCAL`.
 ///
@@ -35,7 +33,14 @@ use kernel::{
 ///     Nmi::new(entry, has_raised)
 /// }
 /// ```
-pub struct Nmi<T: AuxPmu>(ManuallyDrop<Pin<KBox<Node<T>>>>);
+pub struct Nmi<T: AuxPmu>(#[expect(dead_code, reason = "only dropped")] DropInTask<Added<T>>);
+
+/// A node on the list.
+///
+/// # Invariants
+///
+/// `0` was added to the list, and has not been removed by its owner.
+struct Added<T: AuxPmu>(Pin<KBox<Node<T>>>);
 
 /// # Invariants
 ///
@@ -80,7 +85,10 @@ impl<T: AuxPmu> Nmi<T> {
         //
         // SAFETY: Pinned, and not freed before it is removed.
         to_result(unsafe { bindings::rust_perf_nmi_add(node.node.get()) })?;
-        Ok(Self(ManuallyDrop::new(node)))
+        let module = this_module::<<T as Pmu>::OwnerModule>().as_ptr();
+
+        // SAFETY: A handler is made by the module of its driver, into which this is compiled.
+        Ok(Self(unsafe { DropInTask::new(Added(node), module)? }))
     }
 }
 
@@ -101,16 +109,11 @@ impl<T: AuxPmu> Node<T> {
     }
 }
 
-impl<T: AuxPmu> Drop for Nmi<T> {
+impl<T: AuxPmu> Drop for Added<T> {
     fn drop(&mut self) {
-        // SAFETY: No requirements.
-        if !unsafe { bindings::rust_perf_may_sleep() } {
-            return;
-        }
-        // SAFETY: Added in `new()`, and removed once; this is a task that may sleep.
+        // SAFETY: Added, by the type invariant, and removed once. This is a task that may sleep:
+        // `DropInTask` ensures that.
         unsafe { bindings::rust_perf_nmi_del(self.0.node.get()) };
-        // SAFETY: Not used after this.
-        unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }
 
@@ -126,12 +129,15 @@ mod tests {
         },
         pmu::Description, //
     };
-    use kernel::sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
+    use kernel::{
+        interrupt::local_interrupt_disable,
+        sync::{
+            atomic::{
+                Atomic,
+                Relaxed, //
+            },
+            Arc, //
+        }, //
     };
 
     /// How often `has_raised()` was called in NMI, and elsewhere.
@@ -233,7 +239,13 @@ mod tests {
         drop(pmu);
         raise(&counts, 1, 9);
         assert_eq!(counts.nmi.load(Relaxed), 9);
+        // With interrupts off a worker removes the handler, and drops the last entry with it.
+        let off = local_interrupt_disable();
         drop(second);
+        drop(off);
+        // SAFETY: No requirements; this is a task that may sleep.
+        unsafe { bindings::rust_perf_later_flush() };
+        assert!(Arc::into_unique_or_drop(counts).is_some());
         Ok(())
     }
 }
