@@ -196,11 +196,11 @@ impl Size {
     /// How often a writer that moves from `from` to `to` wraps at the end of the ring.
     #[inline]
     pub const fn wraps(self, from: Pos, to: Pos) -> u64 {
-        let way = to.distance_from(from);
+        let distance = to.distance_from(from);
         let start = from.get() & self.mask();
 
-        // The sum of two offsets cannot overflow. The sum of an offset and `way` can.
-        way / self.len() + (start + way % self.len()) / self.len()
+        // The sum of two offsets cannot overflow. The sum of an offset and `distance` can.
+        distance / self.len() + (start + distance % self.len()) / self.len()
     }
 }
 

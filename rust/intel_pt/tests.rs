@@ -8,16 +8,16 @@ use crate::insn::{Insn, Mode};
 #[derive(Default)]
 struct Ring {
     bytes: Vec<u8>,
-    room: Option<usize>,
+    space: Option<usize>,
 }
 
 impl Output for Ring {
     fn write(&mut self, bytes: &[u8], keep: usize) -> Result<(), Full> {
-        if let Some(room) = &mut self.room {
-            if bytes.len() + keep > *room {
+        if let Some(space) = &mut self.space {
+            if bytes.len() + keep > *space {
                 return Err(Full);
             }
-            *room -= bytes.len();
+            *space -= bytes.len();
         }
         self.bytes.extend_from_slice(bytes);
         Ok(())
@@ -566,9 +566,9 @@ fn sample() {
 
         // The sample is written completely, or not at all.
         let len = want.len();
-        ring.room = Some(len + CLOSE_MAX - 1);
+        ring.space = Some(len + CLOSE_MAX - 1);
         assert_eq!(pt.sample(&sample, mode, follows, &mut ring), Err(Full));
-        ring.room = Some(len + CLOSE_MAX);
+        ring.space = Some(len + CLOSE_MAX);
         pt.sample(&sample, mode, follows, &mut ring).unwrap();
         assert_eq!(ring.bytes, want, "{mode:?}, {follows}");
     }

@@ -336,10 +336,10 @@ mod tests {
     fn number_is_bounded() -> Result {
         let three = [(FILTER, 0, 1, false); 3];
 
-        for (n, most, good) in [(0, 0, true), (1, 0, false), (2, 2, true), (3, 2, false)] {
+        for (n, max, good) in [(0, 0, true), (1, 0, false), (2, 2, true), (3, 2, false)] {
             let mut list = List::new(three.into_iter().take(n))?;
             // SAFETY: A list of filters, of our own.
-            let wanted = unsafe { of_list(list.head(), most) };
+            let wanted = unsafe { of_list(list.head(), max) };
 
             assert_eq!(wanted.is_ok(), good);
             assert!(good || wanted.err() == Some(EOPNOTSUPP));

@@ -254,7 +254,7 @@ macro_rules! float {
         let flags: u64;
 
         // SAFETY: The instruction computes on registers: general ones that are operands, and two vector
-        // registers, which are as before afterwards: `saved` has room for both. It does not fault: the caller
+        // registers, which are as before afterwards: `saved` has space for both. It does not fault: the caller
         // has found all exceptions masked. The stack is as before.
         unsafe {
             asm!(

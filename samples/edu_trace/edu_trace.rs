@@ -221,14 +221,14 @@ impl Unit {
         let left = usize::try_from(left.saturating_sub(trace.written)).unwrap_or(0);
         let offset = region.size().offset(pos);
         let within = offset % regs::MEMORY_SIZE;
-        let most = left.min(regs::MEMORY_SIZE.saturating_sub(within));
+        let max = left.min(regs::MEMORY_SIZE.saturating_sub(within));
 
         trace.len = 0;
-        trace.full = most == 0;
+        trace.full = max == 0;
         let Some((address, len)) = place(transaction.buffer(), offset) else {
             return;
         };
-        let len = u32::try_from(len.min(most)).unwrap_or(0);
+        let len = u32::try_from(len.min(max)).unwrap_or(0);
         let (Ok(address), Ok(within)) = (u32::try_from(address), u32::try_from(within)) else {
             return;
         };

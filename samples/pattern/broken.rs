@@ -25,18 +25,18 @@ impl StoreBuffer {
     /// Stores the previous block and holds back this one. Without the defect, stores this one.
     pub(crate) fn store(
         &mut self,
-        way: u64,
+        offset: u64,
         address: u64,
         bytes: &[u8],
         mut store: impl FnMut(u64, u64, &[u8]) -> Result,
     ) -> Result {
         if !cfg!(auxpmu_break = "barrier") {
-            return store(way, address, bytes);
+            return store(offset, address, bytes);
         }
 
         let block = bytes.try_into().map_err(|_| EINVAL)?;
-        match self.0.replace((way, address, block)) {
-            Some((way, address, bytes)) => store(way, address, &bytes),
+        match self.0.replace((offset, address, block)) {
+            Some((offset, address, bytes)) => store(offset, address, &bytes),
             None => Ok(()),
         }
     }
@@ -63,7 +63,7 @@ pub(crate) fn wrap(len: u64, size: Size) -> u64 {
 /// Defect `truncated`: in non-overwrite mode, a full AUX area is not reported.
 pub(crate) fn truncated(loss: Loss, mode: Mode) -> Loss {
     match (loss, mode) {
-        (Loss::NoSpace { .. }, Mode::Linear) if cfg!(auxpmu_break = "truncated") => Loss::None,
+        (Loss::NoSpace { .. }, Mode::Normal) if cfg!(auxpmu_break = "truncated") => Loss::None,
         _ => loss,
     }
 }

@@ -61,7 +61,7 @@ const TICKS_PER_SEC: u64 = 1000;
 const SHORTEST_TICK: u64 = 20_000;
 /// Maximum of contiguous bounce memory, in pages: the largest block of the page allocator. Also the
 /// maximum of the default.
-pub(crate) const MOST_BOUNCE: usize = 1024;
+pub(crate) const MAX_BOUNCE: usize = 1024;
 
 /// Maximum number of bytes per tick, written with interrupts off, for an unprivileged user.
 const LONGEST_TICK: u64 = 64 * 1024;
@@ -133,7 +133,7 @@ impl Plan {
             0 => None,
             _ if sink == Kind::Direct => return Err(EINVAL),
             pages if !pages.is_power_of_two() => return Err(EINVAL),
-            pages if sink == Kind::Flat && pages > MOST_BOUNCE => return Err(EINVAL),
+            pages if sink == Kind::Flat && pages > MAX_BOUNCE => return Err(EINVAL),
             pages => Some(pages),
         };
 

@@ -138,7 +138,7 @@ struct Ring {
     unit: Unit,
     sink: Sink,
     /// Whether the padding found space. If not, the transaction has no space for packets either.
-    room: bool,
+    has_space: bool,
 }
 
 #[vtable]
@@ -184,7 +184,7 @@ impl AuxPmu for Pattern {
         Ok(Ring {
             sink: Sink::new(&stream.plan, pages)?,
             unit: Unit::new(stream),
-            room: false,
+            has_space: false,
         })
     }
 
@@ -198,11 +198,11 @@ impl AuxPmu for Pattern {
         }
         transaction.buffer().unit.begin(stream, cpu)?;
 
-        let room = sink::align(transaction).is_ok();
+        let has_space = sink::align(transaction).is_ok();
         let aux::Parts { buffer, region, .. } = transaction.parts();
 
-        buffer.room = room;
-        buffer.sink.seek(&region, &mut buffer.unit, room);
+        buffer.has_space = has_space;
+        buffer.sink.seek(&region, &mut buffer.unit, has_space);
         transaction.set_timer(stream.plan.tick);
         Ok(())
     }
@@ -210,7 +210,11 @@ impl AuxPmu for Pattern {
     fn tick(&self, transaction: &mut aux::Transaction<'_, Self>, _trace: &mut ()) -> aux::Next {
         let stream = transaction.event();
         let mut parts = transaction.parts();
-        let Ring { unit, sink, room } = parts.buffer;
+        let Ring {
+            unit,
+            sink,
+            has_space,
+        } = parts.buffer;
 
         if unit.paused {
             return aux::Next::Continue;
@@ -220,9 +224,9 @@ impl AuxPmu for Pattern {
         let taken = unit.line.take(stream.plan.fault, outcome.raised);
         let next = match parts.region.mode() {
             _ if outcome.faulted => aux::Next::Flush,
-            aux::Mode::Linear if taken => aux::Next::Flush,
+            aux::Mode::Normal if taken => aux::Next::Flush,
             aux::Mode::Overwrite if taken => {
-                sink.take(&mut parts.region, stream, unit, *room);
+                sink.take(&mut parts.region, stream, unit, *has_space);
                 aux::Next::Continue
             }
             _ => aux::Next::Continue,
@@ -249,8 +253,12 @@ impl AuxPmu for Pattern {
         // The unit writes only in `tick()`, which cannot run during this call.
         let stream = transaction.event();
         let mut parts = transaction.parts();
-        let Ring { unit, sink, room } = parts.buffer;
-        let len = sink.take(&mut parts.region, stream, unit, *room);
+        let Ring {
+            unit,
+            sink,
+            has_space,
+        } = parts.buffer;
+        let len = sink.take(&mut parts.region, stream, unit, *has_space);
 
         sample.copy(transaction, len)
     }
@@ -262,11 +270,15 @@ impl AuxPmu for Pattern {
             buffer,
             mut region,
         } = transaction.parts();
-        let Ring { unit, sink, room } = buffer;
+        let Ring {
+            unit,
+            sink,
+            has_space,
+        } = buffer;
         let mode = region.mode();
-        let len = sink.take(&mut region, event, unit, *room);
+        let len = sink.take(&mut region, event, unit, *has_space);
         let len = broken::size(match mode {
-            aux::Mode::Linear => len,
+            aux::Mode::Normal => len,
             aux::Mode::Overwrite => broken::wrap(len, region.size()),
         });
         let format = sink.format();

@@ -8,7 +8,7 @@ use super::{
     config::{
         Kind,
         Plan,
-        MOST_BOUNCE, //
+        MAX_BOUNCE, //
     },
     fault::Fault,
     stream::Stream,
@@ -95,7 +95,7 @@ impl Sink {
             return Ok(Self::Direct(regions(plan, pages.chunks(), table::PAGE)?));
         }
 
-        let bounce = plan.bounce.unwrap_or(count.min(MOST_BOUNCE));
+        let bounce = plan.bounce.unwrap_or(count.min(MAX_BOUNCE));
         let bounce = bounce.checked_mul(PAGE_SIZE).and_then(Size::new);
         let bounce = bounce.filter(|size| holds(*size)).ok_or(EINVAL)?;
         let (memory, largest) = match plan.sink {
@@ -121,13 +121,13 @@ impl Sink {
         }
     }
 
-    /// Sets where the unit writes in this transaction. `room`: whether the AUX area has space.
+    /// Sets where the unit writes in this transaction. `has_space`: whether the AUX area has space.
     ///
     /// The region supplies the position in the AUX area each time; the sink keeps no copy of it.
     #[inline]
-    pub(crate) fn seek(&mut self, region: &Region<'_>, unit: &mut Unit, room: bool) {
+    pub(crate) fn seek(&mut self, region: &Region<'_>, unit: &mut Unit, has_space: bool) {
         match self {
-            Self::Direct(_) if !room => unit.seek(None),
+            Self::Direct(_) if !has_space => unit.seek(None),
             Self::Direct(table) => {
                 let head = region.head().advance(region.written());
                 let marked = match region.space().zip(region.wakeup()) {
@@ -168,9 +168,9 @@ impl Sink {
         match self {
             Self::Direct(table) => {
                 let mut buffer = broken::StoreBuffer::default();
-                let outcome = unit.tick(plan, table, |way, address, bytes| {
-                    buffer.store(way, address, bytes, |way, address, bytes| {
-                        region.store(base.wrapping_add(way), address, bytes)
+                let outcome = unit.tick(plan, table, |offset, address, bytes| {
+                    buffer.store(offset, address, bytes, |offset, address, bytes| {
+                        region.store(base.wrapping_add(offset), address, bytes)
                     })
                 });
 
@@ -179,8 +179,8 @@ impl Sink {
             }
             Self::Sg(bounced) | Self::Flat(bounced) => {
                 let memory = &mut bounced.memory;
-                let mut outcome = unit.tick(plan, &bounced.table, |way, address, bytes| {
-                    memory.store(Pos::new(way), address, bytes)
+                let mut outcome = unit.tick(plan, &bounced.table, |offset, address, bytes| {
+                    memory.store(Pos::new(offset), address, bytes)
                 });
                 // The unit has no interrupt at the wakeup position, so the driver compares
                 // positions.
@@ -196,18 +196,18 @@ impl Sink {
 
     /// Copies the trace from bounce memory into the region, and restarts the unit at the beginning
     /// of that memory. Returns the length of the trace in the region. Bytes that do not fit are
-    /// added to [`Unit::lost`]. `room`: whether the AUX area has space.
+    /// added to [`Unit::lost`]. `has_space`: whether the AUX area has space.
     #[inline]
     pub(crate) fn take(
         &mut self,
         region: &mut Region<'_>,
         stream: &Stream,
         unit: &mut Unit,
-        room: bool,
+        has_space: bool,
     ) -> u64 {
         match self {
             Self::Direct(_) => region.written().saturating_add(unit.written),
-            Self::Sg(_) | Self::Flat(_) => self.copy(region, stream, unit, room),
+            Self::Sg(_) | Self::Flat(_) => self.copy(region, stream, unit, has_space),
         }
     }
 
@@ -217,10 +217,10 @@ impl Sink {
         region: &mut Region<'_>,
         stream: &Stream,
         unit: &mut Unit,
-        room: bool,
+        has_space: bool,
     ) -> u64 {
-        let room = match region.space() {
-            _ if !room => Some(0),
+        let space = match region.space() {
+            _ if !has_space => Some(0),
             space => space.map(|space| space.saturating_sub(region.written())),
         };
 
@@ -228,7 +228,7 @@ impl Sink {
             Self::Direct(_) => (),
             Self::Sg(bounced) => {
                 let packet = NonZero::<u64>::from(stream.plan.packet);
-                let fits = room.unwrap_or(u64::MAX).min(unit.written);
+                let fits = space.unwrap_or(u64::MAX).min(unit.written);
                 let len = fits.saturating_sub(fits % packet);
                 let copied = bounced.copy(region, Pos::new(0), len);
 
@@ -239,7 +239,7 @@ impl Sink {
                 bounced.restart(unit);
             }
             Self::Flat(bounced) => {
-                bounced.take_newest(region, stream, unit, room);
+                bounced.take_newest(region, stream, unit, space);
                 bounced.restart(unit);
             }
         }
@@ -259,7 +259,7 @@ impl Bounced {
         region: &mut Region<'_>,
         stream: &Stream,
         unit: &mut Unit,
-        room: Option<u64>,
+        space: Option<u64>,
     ) {
         let packets = Packets {
             len: stream.plan.packet.into(),
@@ -267,7 +267,7 @@ impl Bounced {
         };
         let written = Pos::new(unit.written);
         let mut reader = CircularReader::new(self.memory.size());
-        let mut extent = reader.read(written, packets, room, stream.owed());
+        let mut extent = reader.read(written, packets, space, stream.owed());
         broken::overwritten(&mut extent);
 
         unit.lost.gap = unit.lost.gap.saturating_add(extent.overwritten);
@@ -294,12 +294,12 @@ impl Bounced {
 
     /// Copies `len` bytes from position `pos` on. Returns the number of bytes copied.
     fn copy(&self, region: &mut Region<'_>, mut pos: Pos, len: u64) -> u64 {
-        let most = region.size().len().min(self.memory.size().len());
+        let max = region.size().len().min(self.memory.size().len());
         let mut left = len;
 
         // In overwrite mode `len` can exceed the size of the AUX area.
         while left != 0 {
-            let now = left.min(most);
+            let now = left.min(max);
 
             if self.copy_piece(region, pos, now).is_err() {
                 break;
@@ -372,7 +372,7 @@ fn align_by(transaction: &mut Transaction<'_, Pattern>, len: u64) -> Result {
     let header = transaction.buffer().unit.header;
     let len = usize::try_from(len)?;
 
-    if transaction.region().mode() == Mode::Linear {
+    if transaction.region().mode() == Mode::Normal {
         return transaction.skip(len, |writer| pad(header, len, |bytes| writer.put(bytes)));
     }
     let mut region = transaction.region();

@@ -192,10 +192,10 @@ impl Unit {
 
     /// Number of packets in this tick.
     fn packets(&self, plan: &Plan) -> u64 {
-        let room = plan.limit.saturating_sub(self.header.pos);
+        let space = plan.limit.saturating_sub(self.header.pos);
 
         plan.burst
-            .min(room.checked_div(plan.packet.get().into()).unwrap_or(0))
+            .min(space.checked_div(plan.packet.get().into()).unwrap_or(0))
     }
 
     /// Generates and loses this many packets. Returns their length in bytes.
@@ -279,7 +279,7 @@ impl Unit {
         let Some(mut walker) = self.walker else {
             return false;
         };
-        let mut way = self.written;
+        let mut offset = self.written;
         let mut step = |len, store: &mut dyn FnMut(u64, u64)| {
             let outcome = walker.write(len, fetch, store);
 
@@ -300,8 +300,8 @@ impl Unit {
                     let piece = piece.and_then(|len| rest.split_at_checked(len));
                     let (now, later) = piece.unwrap_or((&[], &[]));
 
-                    stored &= store(way, address, now).is_ok();
-                    way = way.wrapping_add(len);
+                    stored &= store(offset, address, now).is_ok();
+                    offset = offset.wrapping_add(len);
                     rest = later;
                 });
                 whole && stored

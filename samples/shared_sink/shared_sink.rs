@@ -83,7 +83,7 @@ perf::format! {
 const FRAME: u64 = 8;
 
 /// Maximum memory of a session, in bytes. The driver copies it with interrupts off.
-const MOST: usize = 1 << 20;
+const MAX: usize = 1 << 20;
 
 /// The driver.
 struct SharedSink {
@@ -160,7 +160,7 @@ impl Sink {
                 session.memory.clone()
             }
             None => {
-                let size = Size::new(pages.size().get().min(MOST)).ok_or(EINVAL)?;
+                let size = Size::new(pages.size().get().min(MAX)).ok_or(EINVAL)?;
                 let memory = Memory {
                     bounce: pages.bounce_scattered(size)?,
                     held: Atomic::new(0),

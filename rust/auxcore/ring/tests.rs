@@ -124,9 +124,9 @@ proptest! {
 
         for (write, want) in steps {
             if write {
-                let room = usize::try_from(size.space(head, tail)).unwrap();
-                prop_assert_eq!(room, size.get() - 1 - queue.len());
-                let len = want.min(room);
+                let space = usize::try_from(size.space(head, tail)).unwrap();
+                prop_assert_eq!(space, size.get() - 1 - queue.len());
+                let len = want.min(space);
                 let split = size.split(head, len).unwrap();
 
                 for i in split.first.chain(split.second) {

@@ -386,14 +386,14 @@ mod tests {
             writer.commit();
             assert_eq!(region.written(), size.len());
 
-            for way in 0..size.len() {
-                let offset = usize::try_from((head.get() + way) % (8 * 4096))?;
+            for byte in 0..size.len() {
+                let offset = usize::try_from((head.get() + byte) % (8 * 4096))?;
                 let page = memory.get(offset / PAGE_SIZE).ok_or(EINVAL)?;
                 let place = ptr::from_ref(page.get(offset % PAGE_SIZE).ok_or(EINVAL)?);
                 // SAFETY: Valid for reads. Volatile, since it was written through the addresses.
-                let byte = unsafe { place.read_volatile() };
+                let read = unsafe { place.read_volatile() };
 
-                assert_eq!(byte, mark(newest.get() + way));
+                assert_eq!(read, mark(newest.get() + byte));
             }
         }
         Ok(())

@@ -141,7 +141,7 @@ impl Losses {
             flags
                 | u64::from(match (loss, mode) {
                     (Loss::None, _) => 0,
-                    (Loss::NoSpace { .. }, Mode::Linear) => bindings::PERF_AUX_FLAG_TRUNCATED,
+                    (Loss::NoSpace { .. }, Mode::Normal) => bindings::PERF_AUX_FLAG_TRUNCATED,
                     (Loss::Gap { .. } | Loss::NoSpace { .. }, _) => bindings::PERF_AUX_FLAG_PARTIAL,
                     (Loss::Collision { .. }, _) => bindings::PERF_AUX_FLAG_COLLISION,
                 })
@@ -161,7 +161,7 @@ mod tests {
         const PARTIAL: u32 = bindings::PERF_AUX_FLAG_PARTIAL;
         const TRUNCATED: u32 = bindings::PERF_AUX_FLAG_TRUNCATED;
         const COLLISION: u32 = bindings::PERF_AUX_FLAG_COLLISION;
-        // What was lost, the sum for each cause, and the flags: linear, overwrite.
+        // What was lost, the sum for each cause, and the flags: non-overwrite mode, overwrite mode.
         let table = [
             ([Loss::None; 3], [Loss::None; 3], 0, 0),
             (
@@ -184,13 +184,13 @@ mod tests {
             ),
         ];
 
-        for (all, expected, linear, overwrite) in table {
+        for (all, expected, normal, overwrite) in table {
             let losses = all.into_iter().fold(Losses::default(), Losses::and);
 
             assert!(losses
                 .iter()
                 .eq(expected.into_iter().filter(|loss| *loss != Loss::None)));
-            assert_eq!(losses.flags(Mode::Linear), u64::from(linear));
+            assert_eq!(losses.flags(Mode::Normal), u64::from(normal));
             assert_eq!(losses.flags(Mode::Overwrite), u64::from(overwrite));
         }
     }

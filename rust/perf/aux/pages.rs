@@ -31,7 +31,7 @@ use kernel::{
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// Writable, non-overwrite: user space moves the tail, and trace that finds no space is lost.
-    Linear,
+    Normal,
     /// Read-only, overwrite: the newest trace overwrites the oldest.
     Overwrite,
 }
@@ -127,7 +127,7 @@ impl Pages {
             mode: if overwrite {
                 Mode::Overwrite
             } else {
-                Mode::Linear
+                Mode::Normal
             },
             node: bindings::NUMA_NO_NODE,
             domain: None,

@@ -39,7 +39,7 @@ impl Extent {
         // In overwrite mode perf sets neither size nor wakeup, and the area itself limits a write.
         // In non-overwrite mode perf offers at most one byte less than the area.
         let space = match pages.mode() {
-            Mode::Linear => handle.space().min(pages.size().len().saturating_sub(1)),
+            Mode::Normal => handle.space().min(pages.size().len().saturating_sub(1)),
             Mode::Overwrite => u64::MAX,
         };
 
@@ -170,7 +170,7 @@ impl<'a> Region<'a> {
     #[inline]
     pub fn space(&self) -> Option<u64> {
         match self.mode() {
-            Mode::Linear => Some(self.extent.space),
+            Mode::Normal => Some(self.extent.space),
             Mode::Overwrite => None,
         }
     }
@@ -185,7 +185,7 @@ impl<'a> Region<'a> {
     #[inline]
     pub fn wakeup_due(&self) -> bool {
         match self.mode() {
-            Mode::Linear => {
+            Mode::Normal => {
                 let end = self.extent.head.advance(self.extent.written);
 
                 self.extent.written > 0 && end.reached(self.extent.wakeup)
@@ -199,7 +199,7 @@ impl<'a> Region<'a> {
     #[inline]
     pub fn wakeup(&self) -> Option<Pos> {
         match self.mode() {
-            Mode::Linear => Some(self.extent.wakeup),
+            Mode::Normal => Some(self.extent.wakeup),
             Mode::Overwrite => None,
         }
     }

@@ -100,7 +100,7 @@ impl Default for Setup {
             inherited: false,
             pages: 4,
             watermark: 0,
-            mode: Mode::Linear,
+            mode: Mode::Normal,
             filters: 16,
             cpu: None,
         }
@@ -617,7 +617,7 @@ impl<T: AuxPmu> Bench<T> {
             bytes.push(byte, GFP_KERNEL)?;
             at = at.advance(1);
         }
-        if self.ring().mode() == Mode::Linear {
+        if self.ring().mode() == Mode::Normal {
             self.set_tail(to.get());
         }
 

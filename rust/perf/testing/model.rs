@@ -131,19 +131,19 @@ pub enum Violation {
 
 /// The most records, and the most bytes of padding. Space for them is allocated with the ring,
 /// since callbacks write them under raw locks, where nothing may be allocated.
-const MOST_RECORDS: usize = 1024;
-const MOST_PADDING: usize = 32 * 1024;
+const MAX_RECORDS: usize = 1024;
+const MAX_PADDING: usize = 32 * 1024;
 
 /// A sample that is being written. It stands for the handle of perf's record.
 pub(super) struct Sampled<'a> {
-    room: &'a mut [u8],
+    space: &'a mut [u8],
     len: usize,
 }
 
 impl<'a> Sampled<'a> {
-    /// An empty sample, with as much space as `room` has.
-    pub(super) fn new(room: &'a mut [u8]) -> Self {
-        Self { room, len: 0 }
+    /// An empty sample, with as much space as `space` has.
+    pub(super) fn new(space: &'a mut [u8]) -> Self {
+        Self { space, len: 0 }
     }
 
     /// Bytes written so far.
@@ -153,7 +153,7 @@ impl<'a> Sampled<'a> {
 
     /// Appends a byte. False if there is no space.
     fn push(&mut self, byte: u8) -> bool {
-        let place = self.room.get_mut(self.len);
+        let place = self.space.get_mut(self.len);
 
         place.is_some_and(|place| {
             *place = byte;
@@ -204,9 +204,9 @@ impl Ring {
             unmapping: false,
             private: ptr::null_mut(),
             pages: None,
-            records: KVec::with_capacity(MOST_RECORDS, GFP_KERNEL)?,
-            paddings: KVec::with_capacity(MOST_RECORDS, GFP_KERNEL)?,
-            padded: KVec::with_capacity(MOST_PADDING, GFP_KERNEL)?,
+            records: KVec::with_capacity(MAX_RECORDS, GFP_KERNEL)?,
+            paddings: KVec::with_capacity(MAX_RECORDS, GFP_KERNEL)?,
+            padded: KVec::with_capacity(MAX_PADDING, GFP_KERNEL)?,
             disabled: false,
             violation: None,
         })
@@ -317,8 +317,8 @@ impl Ring {
         let from = match self.mode {
             // User space may set any tail. If it is not within the ring's size of the head, there
             // is nothing to read.
-            Mode::Linear if self.size.used(self.head, self.tail).is_none() => self.head,
-            Mode::Linear => self.tail,
+            Mode::Normal if self.size.used(self.head, self.tail).is_none() => self.head,
+            Mode::Normal => self.tail,
             Mode::Overwrite => self.head.retreat(self.head.get().min(self.size.len())),
         };
 
@@ -340,7 +340,7 @@ impl Ring {
         handle.set_head(self.head);
         handle.0.size = 0;
         handle.0.__bindgen_anon_1 = Handle::new().0.__bindgen_anon_1;
-        if self.mode == Mode::Linear {
+        if self.mode == Mode::Normal {
             let space = self.size.space(self.head, self.tail);
             if space == 0 {
                 self.disabled = true;
@@ -367,7 +367,7 @@ impl Ring {
                 self.head = handle.head();
                 (self.head, flags | overwrite)
             }
-            Mode::Linear => {
+            Mode::Normal => {
                 let offset = self.head;
                 self.violate_if(len > handle.space(), Violation::TooLong);
                 self.head = self.head.advance(len);
@@ -414,8 +414,8 @@ impl Ring {
 
     /// Records the next `len` bytes as padding, as the reader would see them now.
     fn note_padding(&mut self, len: u64) -> Result {
-        for way in 0..len {
-            let byte = self.byte(self.head.advance(way))?;
+        for offset in 0..len {
+            let byte = self.byte(self.head.advance(offset))?;
             self.padded.push_within_capacity(byte).or(Err(ENOMEM))?;
         }
         let padding = (self.head.get(), usize::try_from(len)?);
@@ -459,7 +459,7 @@ impl Ring {
     /// Wakes the reader if the wakeup point was passed, and sets the next one.
     fn wake_up(&mut self) -> bool {
         let due =
-            self.mode == Mode::Linear && self.head.distance_from(self.wakeup) >= self.watermark;
+            self.mode == Mode::Normal && self.head.distance_from(self.wakeup) >= self.watermark;
 
         if due {
             let over = self.head.get().checked_rem(self.watermark).unwrap_or(0);

@@ -125,8 +125,8 @@ mod tests {
                     state.follow_pause(event, transaction.cpu());
                 }
                 _ => {
-                    let mut room = [0; 64];
-                    let mut sampled = Sampled::new(&mut room);
+                    let mut space = [0; 64];
+                    let mut sampled = Sampled::new(&mut space);
                     let record = sampled.as_record();
 
                     // SAFETY: In what stands for `snapshot_aux()`.
@@ -270,10 +270,10 @@ mod tests {
     fn samples_hold_the_newest_bytes() -> Result {
         let sizes = [8, 64, 1000, 4096, 4104, 8184, 8192, 100_000];
         let table = [
-            (Mode::Linear, true, 0),
-            (Mode::Linear, false, 0),
-            (Mode::Linear, true, 5 * RING + 4090),
-            (Mode::Linear, true, u64::MAX - 5000),
+            (Mode::Normal, true, 0),
+            (Mode::Normal, false, 0),
+            (Mode::Normal, true, 5 * RING + 4090),
+            (Mode::Normal, true, u64::MAX - 5000),
             (Mode::Overwrite, false, 0),
             (Mode::Overwrite, false, 5 * RING + 4090),
             (Mode::Overwrite, false, u64::MAX - 5000),
@@ -295,7 +295,7 @@ mod tests {
                     assert!(is_newest(&sample, begin, end.get()));
                 }
                 assert!(bench.sample(0)?.is_empty() && bench.sample(7)?.is_empty());
-                if !reads && mode == Mode::Linear && ticks == 8 {
+                if !reads && mode == Mode::Normal && ticks == 8 {
                     // 8 steps fit. The trace that is there can still be sampled.
                     break;
                 }
@@ -351,8 +351,8 @@ mod tests {
         let mut bench = bench(Teller::new(1000), Mode::Overwrite)?;
         let other = self::bench(Teller::new(1000), Mode::Overwrite)?;
         let event = other.event();
-        let mut room = [0; 64];
-        let mut sampled = Sampled::new(&mut room);
+        let mut space = [0; 64];
+        let mut sampled = Sampled::new(&mut space);
 
         assert!(bench.add().is_ok());
         assert!(bench.tick());
@@ -375,7 +375,7 @@ mod tests {
                 refuses,
                 ..Teller::new(1000)
             };
-            let mut bench = bench(driver, Mode::Linear)?;
+            let mut bench = bench(driver, Mode::Normal)?;
 
             assert_eq!(bench.add().is_err(), refuses);
             bench.tick();
@@ -394,7 +394,7 @@ mod tests {
                 lie,
                 ..Teller::new(1000)
             };
-            let mut bench = bench(driver, Mode::Linear)?;
+            let mut bench = bench(driver, Mode::Normal)?;
 
             assert!(bench.add().is_ok());
             assert!(bench.tick());

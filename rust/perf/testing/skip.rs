@@ -186,7 +186,7 @@ mod cases {
 
     #[test]
     fn each_session_begins_aligned() -> Result {
-        let mut bench = bench(64, Mode::Linear)?;
+        let mut bench = bench(64, Mode::Normal)?;
 
         // More bytes than the ring has, so that it wraps.
         for _ in 0..200 {
@@ -206,7 +206,7 @@ mod cases {
 
     #[test]
     fn padding_crosses_the_end_of_the_ring() -> Result {
-        let mut bench = bench(1, Mode::Linear)?;
+        let mut bench = bench(1, Mode::Normal)?;
         let head = 3 * RING - 7;
 
         bench.ring_mut().set_head(head);
@@ -227,7 +227,7 @@ mod cases {
     /// The region has less space after a skip, as perf's handle says.
     #[test]
     fn space_shrinks_by_what_was_skipped() -> Result {
-        let mut bench = bench(64, Mode::Linear)?;
+        let mut bench = bench(64, Mode::Normal)?;
 
         bench.ring_mut().set_head(1);
         bench.driver().step.store(0, Relaxed);
@@ -246,7 +246,7 @@ mod cases {
     /// point.
     #[test]
     fn wakeup_point_moves_on() -> Result {
-        let mut bench = bench(64, Mode::Linear)?;
+        let mut bench = bench(64, Mode::Normal)?;
 
         bench.ring_mut().set_head(RING / 4 - 10);
         bench.set_tail(RING / 4 - 10);
@@ -263,7 +263,7 @@ mod cases {
 
     #[test]
     fn skips_while_nothing_is_written() -> Result {
-        let mut bench = bench(1, Mode::Linear)?;
+        let mut bench = bench(1, Mode::Normal)?;
 
         // Two ticks skip. They write nothing, since the step does not fit.
         bench.driver().before.store(10, Relaxed);
@@ -285,7 +285,7 @@ mod cases {
 
     #[test]
     fn refused_after_the_first_byte() -> Result {
-        let mut bench = bench(1, Mode::Linear)?;
+        let mut bench = bench(1, Mode::Normal)?;
 
         bench.driver().after.store(10, Relaxed);
         bench.add()?;
@@ -318,7 +318,7 @@ mod cases {
 
     #[test]
     fn refused_without_the_space() -> Result {
-        let mut bench = bench(64, Mode::Linear)?;
+        let mut bench = bench(64, Mode::Normal)?;
 
         // 62 bytes are free.
         bench.ring_mut().set_head(RING + 1);
@@ -342,7 +342,7 @@ mod cases {
     #[test]
     fn refused_unless_padded_in_full() -> Result {
         for more in [-1, -10, 1] {
-            let mut bench = bench(1, Mode::Linear)?;
+            let mut bench = bench(1, Mode::Normal)?;
 
             bench.driver().more.store(more, Relaxed);
             bench.driver().before.store(10, Relaxed);

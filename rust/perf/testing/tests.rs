@@ -465,7 +465,7 @@ mod cases {
     }
 
     #[test]
-    fn others_than_perf_find_no_room() -> Result {
+    fn others_than_perf_find_no_space() -> Result {
         let mut bench = bench(false)?;
 
         assert!(bench.add().is_ok());

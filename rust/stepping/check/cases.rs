@@ -112,7 +112,7 @@ macro_rules! vectors {
                 let mut saved = [[0_u64; 2]; 2];
 
                 // SAFETY: The instruction changes operands only, and does not fault, as the caller grants. Both
-                // vector registers are as before afterwards: `saved` has room for them, as `vectors` has. The
+                // vector registers are as before afterwards: `saved` has space for them, as `vectors` has. The
                 // stack is as before.
                 unsafe {
                     asm!(

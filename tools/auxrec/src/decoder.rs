@@ -231,7 +231,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), &[("intel_bts/type", "12")]);
         let mut plan = plan(dir.path(), "intel_bts//u", None);
-        for (mode, snapshots) in [(Mode::Linear, 0), (Mode::Overwrite, 1)] {
+        for (mode, snapshots) in [(Mode::Normal, 0), (Mode::Overwrite, 1)] {
             plan.mode = mode;
             let words = vec![12, 31, 1_234_567, 0xffff_ffff_0000_0000, 1, snapshots];
             let found = info(&plan, &CLOCK, &no_cpus());

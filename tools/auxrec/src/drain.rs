@@ -185,7 +185,7 @@ impl Drain {
         }
     }
 
-    /// Reads a pair of rings. In linear mode it reads the whole content of the AUX area and frees its space. At the head the driver has
+    /// Reads a pair of rings. In non-overwrite mode it reads the whole content of the AUX area and frees its space. At the head the driver has
     /// ended a packet, and a decoder may not be able to continue within one. The file needs pieces whose length is a multiple of 8, so
     /// zeros follow the trace; the position of the next piece shows how many.
     ///
@@ -200,12 +200,12 @@ impl Drain {
     ) -> Result<Pass> {
         // Loads the head of the area first. Then the data ring has the records of all trace before this head.
         let trace = match mode {
-            Mode::Linear if rings.have_aux() => {
+            Mode::Normal if rings.have_aux() => {
                 let (reader, area) = rings.aux();
                 let range = reader.pending(&area)?;
                 Some((reader.is_full(&range), range))
             }
-            Mode::Linear | Mode::Overwrite => None,
+            Mode::Normal | Mode::Overwrite => None,
         };
         let before = self.loss.cuts();
         self.newest = None;

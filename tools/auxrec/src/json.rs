@@ -29,7 +29,7 @@ pub fn outcome(outcome: &Outcome) -> Value {
         "wakeups": outcome.wakeups,
         "events": total.events,
         "queue": outcome.queue.map(|queue| {
-            json!({ "most_bytes": queue.most, "bound_bytes": queue.bound })
+            json!({ "most_bytes": queue.max, "bound_bytes": queue.bound })
         }),
         "status": outcome.status,
         "lost": lost(&total),

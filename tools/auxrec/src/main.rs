@@ -438,7 +438,7 @@ impl Record {
             if let (Some(queue), true) = (outcome.queue, self.verbose) {
                 say(format_args!(
                     "copies for the file had {} at most, and might have had {}",
-                    bytes(queue.most),
+                    bytes(queue.max),
                     bytes(queue.bound)
                 ));
             }

@@ -44,7 +44,7 @@ pub fn raw(text: String) {
 /// A thread that writes texts in their order.
 pub(crate) struct Outlet {
     shared: Arc<Shared>,
-    most: usize,
+    max: usize,
 }
 
 #[derive(Default)]
@@ -84,18 +84,18 @@ pub(crate) struct Unwritten {
 }
 
 impl Outlet {
-    /// Starts the thread. `most` texts can wait.
-    pub fn start(to: impl Write + Send + 'static, most: usize) -> io::Result<Self> {
+    /// Starts the thread. `max` texts can wait.
+    pub fn start(to: impl Write + Send + 'static, max: usize) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let theirs = shared.clone();
         thread::Builder::new().spawn(move || theirs.write(to))?;
-        Ok(Self { shared, most })
+        Ok(Self { shared, max })
     }
 
     /// Hands over a text without waiting. Returns whether it will be written; if not, it is counted.
     pub fn put(&self, text: String) -> bool {
         let mut state = self.shared.lock();
-        if state.failed.is_some() || state.waiting.len() >= self.most {
+        if state.failed.is_some() || state.waiting.len() >= self.max {
             state.refused += 1;
             return false;
         }

@@ -374,21 +374,21 @@ impl Output {
     /// Finishes a file that cannot be written any more. Returns the file's state, as the end of a
     /// sentence.
     ///
-    /// The file is cut at the end of the last whole record. If that leaves no room for the counters and
+    /// The file is cut at the end of the last whole record. If that leaves no space for the counters and
     /// the features, they replace the last records: the trace is worth more with its index and its
     /// counters.
     pub fn salvage(
         &mut self,
         counts: impl Fn(&mut Writer<Cursor<Vec<u8>>>) -> Result<()>,
     ) -> String {
-        // Writes the records that were collected, if this file has room: of several files only another
+        // Writes the records that were collected, if this file has space: of several files only another
         // one may be full. The rings do not have these records any more.
         let _ = self.file.checkpoint();
         let features = self.features("cut");
-        let most = self.counters.unwrap_or(u64::MAX);
+        let max = self.counters.unwrap_or(u64::MAX);
         let file = &mut self.file;
         let cut = |file: &mut File, len| file.set_len(len);
-        let mut saved = file.salvage(most, cut);
+        let mut saved = file.salvage(max, cut);
         let mut finished = false;
         if let (&Ok(at), Ok(counters)) = (&saved, collected(counts)) {
             let whole = file
@@ -404,7 +404,7 @@ impl Output {
             (Ok(len), true) => format!("holds what was recorded until then ({})", bytes(*len)),
             (Ok(len), false) => format!(
                 "holds what was recorded until then ({}), without the sections that describe the machine: \
-                 `auxrec recover --in-place` writes them when there is room",
+                 `auxrec recover --in-place` writes them when there is space",
                 bytes(*len)
             ),
             (Err(_), _) => "holds what cannot be told".to_owned(),

@@ -54,7 +54,7 @@ pub(crate) struct Drained {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Queued {
     /// The largest amount that was in use.
-    pub most: u64,
+    pub max: u64,
     /// Its limit.
     pub bound: u64,
 }
@@ -108,7 +108,7 @@ pub(crate) fn run(
     Ok(Drained {
         wakeups: wakeups.load(Ordering::Relaxed),
         queue: Queued {
-            most: bytes(shared.stock.most()),
+            max: bytes(shared.stock.max()),
             bound: bytes(bound),
         },
     })

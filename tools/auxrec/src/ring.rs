@@ -160,9 +160,9 @@ impl Reader {
     #[must_use]
     pub fn snapshot(&self, area: &impl Area, limit: u64) -> Range<u64> {
         let head = area.head();
-        let most = limit.min(self.size.len());
+        let max = limit.min(self.size.len());
         // If nothing is left out, a decoder begins with the first byte.
-        let start = if head > most { head - most / 8 * 8 } else { 0 };
+        let start = if head > max { head - max / 8 * 8 } else { 0 };
         start..head
     }
 
@@ -291,8 +291,8 @@ impl Backward {
         // includes it now, or it is one of those for which `in_flight` leaves space.
         fence(Ordering::Acquire);
         let moved = head.wrapping_sub(area.head());
-        let room = self.size.len().saturating_sub(moved);
-        let sure = to_usize(room).saturating_sub(self.in_flight);
+        let space = self.size.len().saturating_sub(moved);
+        let sure = to_usize(space).saturating_sub(self.in_flight);
         bytes.truncate(if new > to_u64(sure) {
             sure
         } else {
@@ -527,11 +527,11 @@ mod tests {
                 // A record that was being written when the ring was paused. The head does not include it.
                 write_backward(&fake, size, &vec![0xff; usize::from(unfinished) * 8], false);
                 let sum: usize = all.iter().map(Vec::len).sum();
-                let room = if sum > 256 - 32 { 256 - 32 } else { sum };
+                let space = if sum > 256 - 32 { 256 - 32 } else { sum };
                 let (mut want, mut used) = (Vec::new(), 0);
                 for record in all.iter().rev() {
                     used += record.len();
-                    if used > room {
+                    if used > space {
                         break;
                     }
                     want.splice(0..0, record.iter().copied());

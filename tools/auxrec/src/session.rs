@@ -20,7 +20,7 @@ mod probe;
 mod rings;
 mod switch;
 
-pub(crate) use plan::{default_watermark, known_sideband, most_files, FILES_OF_A_THREAD};
+pub(crate) use plan::{default_watermark, known_sideband, max_files, FILES_OF_A_THREAD};
 
 pub use auxview::trace::Mode;
 pub use clock::{Clock, Moment};

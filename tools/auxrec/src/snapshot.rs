@@ -113,11 +113,11 @@ struct Held {
 }
 
 impl Held {
-    /// A copy of at most `most` bytes of a ring of `ring` bytes.
-    fn new(ring: u64, most: u64) -> Self {
+    /// A copy of at most `max` bytes of a ring of `ring` bytes.
+    fn new(ring: u64, max: u64) -> Self {
         Self {
             // Not zeros: the kernel would allocate the memory at the first write, while the trace is off.
-            bytes: vec![0xff; to_usize(most)],
+            bytes: vec![0xff; to_usize(max)],
             laps: Laps::new(ring),
         }
     }
@@ -136,8 +136,8 @@ trait Unit {
     fn size(&self) -> u64;
     /// The head when the unit was stopped last.
     fn head(&self) -> u64;
-    /// The positions of the newest bytes, at most `most`.
-    fn newest(&self, most: u64) -> Range<u64>;
+    /// The positions of the newest bytes, at most `max`.
+    fn newest(&self, max: u64) -> Range<u64>;
     /// Copies the bytes at position `from`.
     fn copy(&self, from: u64, out: &mut [u8]);
     /// Runs `still` while the unit is stopped. Also returns the longest time that it can have been stopped, ns.
@@ -153,8 +153,8 @@ impl Unit for Rings {
         self.area().head()
     }
 
-    fn newest(&self, most: u64) -> Range<u64> {
-        self.aux.snapshot(&self.area(), most)
+    fn newest(&self, max: u64) -> Range<u64> {
+        self.aux.snapshot(&self.area(), max)
     }
 
     fn copy(&self, from: u64, out: &mut [u8]) {
@@ -177,21 +177,21 @@ impl Unit for Rings {
 /// determines the positions. This copy goes to `spare`, which has the memory of the last snapshot afterwards.
 fn hold(
     ring: &mut impl Unit,
-    most: u64,
+    max: u64,
     held: &mut Held,
     spare: &mut Vec<u8>,
 ) -> io::Result<(Range<u64>, u64)> {
     let size = ring.size();
     let is_new = !held.laps.are_counted();
     if is_new {
-        spare.resize(to_usize(most), 0xff);
+        spare.resize(to_usize(max), 0xff);
     }
     let (found, stopped) = ring.pause(|ring| {
         let head = ring.head();
         if !held.laps.count(head) {
             // Any positions with this offset have the right places in the ring.
             let end = head % size + size;
-            let range = end - most..end;
+            let range = end - max..end;
             copy(ring, range.clone(), &range, spare);
             return Err(head);
         }
@@ -199,7 +199,7 @@ fn hold(
             // The buffer of the last snapshot may be shorter.
             std::mem::swap(&mut held.bytes, spare);
         }
-        let range = ring.newest(most);
+        let range = ring.newest(max);
         let len = range.end - range.start;
         let first = (size / AHEAD).saturating_sub(size - len).min(len);
         copy(
@@ -232,7 +232,7 @@ fn hold(
         if ring.head().saturating_sub(size) <= range.start + first {
             return range;
         }
-        let range = ring.newest(most);
+        let range = ring.newest(max);
         copy(ring, range.clone(), &range, &mut held.bytes);
         range
     })?;
@@ -288,9 +288,9 @@ mod tests {
             }
         }
 
-        fn newest(&self, most: u64) -> Range<u64> {
+        fn newest(&self, max: u64) -> Range<u64> {
             let head = self.head();
-            head - head.min(most).min(SIZE)..head
+            head - head.min(max).min(SIZE)..head
         }
 
         fn copy(&self, from: u64, out: &mut [u8]) {
@@ -329,12 +329,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_snapshot_is_whole(head in 1_u64..2000, most in 1_u64..=SIZE / 8, speed in 0_u64..40) {
-            let most = most * 8;
+        fn a_snapshot_is_whole(head in 1_u64..2000, max in 1_u64..=SIZE / 8, speed in 0_u64..40) {
+            let max = max * 8;
             let mut ring = Model::new(head, false, speed);
-            let (mut held, mut spare) = (Held::new(SIZE, most), Vec::new());
-            let (range, _) = hold(&mut ring, most, &mut held, &mut spare).unwrap();
-            prop_assert_eq!(range.end - range.start, most.min(head));
+            let (mut held, mut spare) = (Held::new(SIZE, max), Vec::new());
+            let (range, _) = hold(&mut ring, max, &mut held, &mut spare).unwrap();
+            prop_assert_eq!(range.end - range.start, max.min(head));
             prop_assert!((head..=ring.head.get()).contains(&range.end));
             for (at, got) in range.clone().zip(&held.bytes) {
                 prop_assert_eq!(*got, byte(at), "{} of {:?}", at, range);
@@ -352,22 +352,22 @@ mod tests {
         fn snapshots_follow_each_other(
             is_offset: bool,
             steps in prop::collection::vec(0_u64..700, 1..12),
-            most in 8_u64..=SIZE / 8,
+            max in 8_u64..=SIZE / 8,
         ) {
-            let most = most * 8;
+            let max = max * 8;
             let mut ring = Model::new(1, is_offset, 0);
-            let (mut held, mut spare) = (Held::new(SIZE, most), Vec::new());
+            let (mut held, mut spare) = (Held::new(SIZE, max), Vec::new());
             // The positions found, and their difference from the unit's positions.
             let mut last: Option<(Range<u64>, u64)> = None;
             for step in steps {
                 ring.head.set(ring.head.get() + step);
                 let head = ring.head.get();
-                let (range, _) = hold(&mut ring, most, &mut held, &mut spare).unwrap();
+                let (range, _) = hold(&mut ring, max, &mut held, &mut spare).unwrap();
                 let len = range.end - range.start;
                 for (at, got) in (head - len..head).zip(&held.bytes) {
                     prop_assert_eq!(*got, byte(at), "{} to {}", at, head);
                 }
-                prop_assert!((head - most.min(head)..head - len).all(|at| byte(at) == 0));
+                prop_assert!((head - max.min(head)..head - len).all(|at| byte(at) == 0));
                 prop_assert_eq!(range.end % SIZE, head % SIZE);
                 if !is_offset {
                     prop_assert_eq!(range.end, head);

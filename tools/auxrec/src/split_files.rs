@@ -160,7 +160,7 @@ pub(crate) fn joined(path: &Path, sync: bool) -> Result<u64> {
     });
     let joined = joined.map_err(|e| {
         Error::failed(format!(
-            "cannot join the files of the threads, {} and so on, to {name}: {e}. They hold all that was recorded: make room for as much \
+            "cannot join the files of the threads, {} and so on, to {name}: {e}. They hold all that was recorded: make space for as much \
              again, and `auxrec recover --in-place {name}` joins them",
             part_of(path, 0).display()
         ))

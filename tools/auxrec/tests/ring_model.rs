@@ -26,7 +26,7 @@ struct Orders {
     /// (D)
     tail: Ordering,
     /// (A), on the kernel's side. C11 has no control dependency, so this is an equivalent fence.
-    room: Ordering,
+    space: Ordering,
     /// (B), on the kernel's side.
     publish: Ordering,
 }
@@ -35,7 +35,7 @@ struct Orders {
 const RIGHT: Orders = Orders {
     head: HEAD,
     tail: TAIL,
-    room: Ordering::Acquire,
+    space: Ordering::Acquire,
     publish: Ordering::Release,
 };
 
@@ -78,7 +78,7 @@ impl Shared {
         let tail = self.tail.load(Ordering::Relaxed);
         let end = (head + len).min(tail + SIZE - 1);
         if head < end {
-            barrier(self.orders.room);
+            barrier(self.orders.space);
             for pos in head..end {
                 self.bytes[at(pos)].set(byte(pos));
             }
@@ -142,7 +142,7 @@ fn no_barrier_can_be_weakened() {
         (
             "(A)",
             Orders {
-                room: weak,
+                space: weak,
                 ..RIGHT
             },
         ),

@@ -206,7 +206,7 @@ fn covered(ring: &Ring, trace: &Trace, problems: &mut Problems) {
     for pair in ring.pieces.windows(2) {
         let [before, after] = pair else { continue };
         let end = before.end();
-        if mode == Mode::Linear && end != after.offset {
+        if mode == Mode::Normal && end != after.offset {
             problems.add(|| format!(
                 "{name}: the piece of trace at file offset {:#x} begins at {:#x}, and the one before it ends at {end:#x}",
                 after.at, after.offset,

@@ -219,7 +219,7 @@ mod tests {
         let begin = File::parse(&packed).unwrap().data_section().0;
         let plain = back(&packed).unwrap();
         let all = trace(&plain);
-        let mut most = 0;
+        let mut max = 0;
         for len in (usize::try_from(begin).unwrap()..packed.len()).step_by(997) {
             let mut cut = Cursor::new(packed[..len].to_vec());
             let cut_to = |file: &mut Cursor<Vec<u8>>, len: u64| {
@@ -232,10 +232,10 @@ mod tests {
             let got = trace(&back(cut.get_ref()).unwrap());
             assert!(trace(cut.get_ref()) == got, "cut at {len}");
             assert!(all.starts_with(&got), "cut at {len}");
-            assert!(got.len() >= most);
-            most = got.len();
+            assert!(got.len() >= max);
+            max = got.len();
         }
-        assert!(all.len() - most <= 61_440, "{most} of {}", all.len());
+        assert!(all.len() - max <= 61_440, "{max} of {}", all.len());
     }
 
     #[test]

@@ -26,7 +26,7 @@ mod tests;
 const COPY: usize = 1 << 20;
 
 /// Maximum number of threads of a recorder.
-const MOST: usize = 1 << 16;
+const MAX: usize = 1 << 16;
 
 /// The notes of a file of a split recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl SplitFiles {
         let note = |key: &str| find(&notes, key);
         let number = |key| note(key).and_then(|text| text.parse().ok());
         Ok(note(Self::ID)
-            .zip(number(Self::THREADS).filter(|threads| *threads <= MOST))
+            .zip(number(Self::THREADS).filter(|threads| *threads <= MAX))
             .map(|(id, threads)| Self {
                 id,
                 threads,

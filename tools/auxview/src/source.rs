@@ -81,7 +81,7 @@ pub fn open(path: &Path) -> Result<File> {
     }
     let kept = |e: io::Error| {
         Error::failed(format!(
-            "cannot keep what {} has in a temporary file: {e}; set TMPDIR to a directory with room for it",
+            "cannot keep what {} has in a temporary file: {e}; set TMPDIR to a directory with space for it",
             path.display()
         ))
     };
@@ -122,8 +122,8 @@ impl<S: Source + ?Sized> Seek for Reader<'_, S> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let at = match to {
             SeekFrom::Start(at) => Some(at),
-            SeekFrom::Current(way) => self.at.checked_add_signed(way),
-            SeekFrom::End(way) => self.source.size()?.checked_add_signed(way),
+            SeekFrom::Current(offset) => self.at.checked_add_signed(offset),
+            SeekFrom::End(offset) => self.source.size()?.checked_add_signed(offset),
         };
         self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
         Ok(self.at)

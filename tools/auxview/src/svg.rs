@@ -62,12 +62,12 @@ impl Lines {
         let mut steps: Vec<(u64, Step)> = Vec::new();
         for record in &ring.records {
             let head = match mode {
-                Mode::Linear => record.aux.offset.saturating_add(record.aux.size),
+                Mode::Normal => record.aux.offset.saturating_add(record.aux.size),
                 Mode::Overwrite => record.aux.offset,
             };
             steps.push((record.time, Step::Head(head, record.is_truncated())));
         }
-        if mode == Mode::Linear {
+        if mode == Mode::Normal {
             steps.extend(ring.pieces.iter().filter_map(|piece| {
                 Some((
                     piece.read?.get(),
@@ -81,7 +81,7 @@ impl Lines {
         let (mut head, mut tail) = (0_u64, 0_u64);
         let mut dark_from = None;
         let percent = |head: u64, tail: u64| match mode {
-            Mode::Linear => 100.0 * float(head.saturating_sub(tail).min(size)) / float(size),
+            Mode::Normal => 100.0 * float(head.saturating_sub(tail).min(size)) / float(size),
             Mode::Overwrite => 100.0 * float(head.min(size)) / float(size),
         };
         for (time, step) in steps {
@@ -92,7 +92,7 @@ impl Lines {
                 Step::Head(to, cut) => {
                     let to = match mode {
                         Mode::Overwrite => head.saturating_add(since(size, head, to)),
-                        Mode::Linear => to,
+                        Mode::Normal => to,
                     };
                     out.head.push((at, mib(head)));
                     if to / size != head / size {
@@ -118,7 +118,7 @@ impl Lines {
         }
         out.head.push((end, mib(head)));
         out.fill.push((end, percent(head, tail)));
-        if mode == Mode::Linear {
+        if mode == Mode::Normal {
             out.tail.push((end, mib(tail)));
         }
         for line in [&mut out.head, &mut out.tail, &mut out.fill] {

@@ -119,7 +119,7 @@ impl Ring {
         let mut heads = Vec::new();
         let mut next = None;
         match mode {
-            Mode::Linear => next = told().map(|aux| aux.offset.saturating_add(aux.size)).max(),
+            Mode::Normal => next = told().map(|aux| aux.offset.saturating_add(aux.size)).max(),
             Mode::Overwrite => {
                 let all = told().filter(|aux| aux.flags.contains(AuxFlags::OVERWRITE));
                 heads.extend(all.map(|aux| aux.offset));
@@ -132,7 +132,7 @@ impl Ring {
                 _ => heads.partition_point(|head| *head <= piece.end()),
             };
             let end = match mode {
-                Mode::Linear => next.replace(piece.offset),
+                Mode::Normal => next.replace(piece.offset),
                 Mode::Overwrite => before.checked_sub(1).and_then(|n| heads.get(n)).copied(),
             };
             let padding = piece.padding(end.unwrap_or(piece.end()));
@@ -349,7 +349,7 @@ impl About {
             mode: if notes.get("mode").is_some_and(|mode| mode == "overwrite") {
                 Mode::Overwrite
             } else {
-                Mode::Linear
+                Mode::Normal
             },
             aux_size: number("aux_size"),
             ended: notes.get("ended").cloned().unwrap_or_default(),

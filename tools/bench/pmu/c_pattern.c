@@ -301,7 +301,7 @@ static void c_pattern_close(struct c_aux_cpu *cpu)
 
 	if (cp->full && !C_DEFECT(never_truncated))
 		perf_aux_output_flag(&cpu->handle, PERF_AUX_FLAG_TRUNCATED);
-	if (cp->buffer->overwrite ? C_DEFECT(overwrite_truncated) : C_DEFECT(truncated_with_room))
+	if (cp->buffer->overwrite ? C_DEFECT(overwrite_truncated) : C_DEFECT(truncated_with_space))
 		perf_aux_output_flag(&cpu->handle, PERF_AUX_FLAG_TRUNCATED);
 	if (C_DEFECT(unknown_flag))
 		perf_aux_output_flag(&cpu->handle, 0x20);

@@ -47,7 +47,7 @@ pub fn named(name: &str) -> Result<Pmu> {
         attr,
         places: Vec::new(),
         home: None,
-        linear: 0,
+        normal: 0,
         overwrite: None,
         pauses: false,
         samples: false,
@@ -72,9 +72,9 @@ pub fn named(name: &str) -> Result<Pmu> {
     }
     let mut last = None;
     for place in [Place::Cpu(cpu), Place::Task] {
-        match smallest(&pmu, place, Mode::Linear) {
+        match smallest(&pmu, place, Mode::Normal) {
             Ok(pages) => {
-                pmu.linear = pages;
+                pmu.normal = pages;
                 pmu.places.push(place);
             }
             Err(error) => last = Some(error),
@@ -96,7 +96,7 @@ pub fn named(name: &str) -> Result<Pmu> {
         second.is_some_and(|error| error.kind() == ErrorKind::ResourceBusy)
     };
     pmu.commits = {
-        let mut rig = Rig::open(&pmu, place, pmu.pages(4), Mode::Linear)?;
+        let mut rig = Rig::open(&pmu, place, pmu.pages(4), Mode::Normal)?;
         rig.event.enable()?;
         with_patience(COMMITS, || rig.fills(1)).is_ok()
     };

@@ -127,16 +127,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .seconds
         .map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let first = args.seed.unwrap_or_else(auxrec::sys::wall);
-    let most = match (args.seconds, args.operations) {
+    let max = match (args.seconds, args.operations) {
         (None, None) => 10_000,
         _ => u64::MAX,
     };
-    let most = args.steps.unwrap_or(most);
+    let max = args.steps.unwrap_or(max);
     let operations = args.operations.unwrap_or(u64::MAX);
     let (mut seed, mut done) = (first, 0);
-    while done < most
-        && fuzzer.operations < operations
-        && end.is_none_or(|end| Instant::now() < end)
+    while done < max && fuzzer.operations < operations && end.is_none_or(|end| Instant::now() < end)
     {
         fuzzer.seed.store(seed, Ordering::Relaxed);
         match fuzzer.program(seed, args) {
@@ -293,11 +291,11 @@ impl<'a> Fuzzer<'a> {
         &mut self,
         mut program: Vec<Op>,
         mut error: anyhow::Error,
-        most: u32,
+        max: u32,
     ) -> Failure {
         let cause = cause(&error);
         let (mut shorter, mut attempts, mut at) = (0, 0, 0);
-        while at < program.len() && attempts < most {
+        while at < program.len() && attempts < max {
             attempts += 1;
             let mut candidate = program.clone();
             candidate.remove(at);
@@ -334,7 +332,7 @@ impl<'a> Fuzzer<'a> {
             commits: pmu.commits,
             exclusive: pmu.exclusive,
             samples: pmu.attr().sample_period > 0,
-            linear: pmu.linear,
+            normal: pmu.normal,
             overwrite: pmu.overwrite,
         };
         let units = self.pmus.iter().zip(&self.modules).map(unit).collect();

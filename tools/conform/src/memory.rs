@@ -17,14 +17,14 @@ const SHORT: u64 = 10;
 pub struct Memory {
     allocations: Allocations,
     /// The maximum number of allocations of a case that fail.
-    most: u32,
+    max: u32,
 }
 
 impl Memory {
-    /// Of each case the first `most` allocations fail, one in each run.
-    pub fn new(most: u32) -> Result<Self> {
+    /// Of each case the first `max` allocations fail, one in each run.
+    pub fn new(max: u32) -> Result<Self> {
         let allocations = Allocations::new()?;
-        Ok(Self { allocations, most })
+        Ok(Self { allocations, max })
     }
 
     /// Runs a case several times, with one allocation failing each time. The case may fail then, but the reference count of the driver's
@@ -33,7 +33,7 @@ impl Memory {
         let module = Module::of(pmu).ok();
         let before = module.as_ref().map(Module::references).transpose()?;
         let (mut failed, mut told) = (0, 0);
-        for nth in 1..=self.most {
+        for nth in 1..=self.max {
             let starved = || self.allocations.without(nth, || (case.run)(pmu));
             let (outcome, left) = with_patience(SHORT, starved)?;
             if let (Some(module), Some(before)) = (&module, before) {

@@ -23,8 +23,8 @@ pub struct Pmu {
     pub places: Vec<Place>,
     /// The CPU of all its events, whichever CPU they are opened for, if there is one unit for the whole machine.
     pub home: Option<u32>,
-    /// Pages of the smallest area in linear mode.
-    pub linear: usize,
+    /// Pages of the smallest area in non-overwrite mode.
+    pub normal: usize,
     /// Pages of the smallest area in overwrite mode, if the PMU has this mode.
     pub overwrite: Option<usize>,
     /// Whether its events can be paused.
@@ -71,7 +71,7 @@ impl fmt::Display for Pmu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let places: Vec<_> = self.places.iter().map(ToString::to_string).collect();
         write!(f, "{}: traces {}", self.name, places.join(" and "))?;
-        write!(f, "; areas from {} pages on", self.linear)?;
+        write!(f, "; areas from {} pages on", self.normal)?;
         match self.overwrite {
             Some(pages) => write!(f, ", in overwrite mode from {pages}")?,
             None => write!(f, ", not in overwrite mode")?,
@@ -150,7 +150,7 @@ impl Pmu {
 
     /// Pages of an area that is larger than the smallest by this factor.
     pub fn pages(&self, factor: usize) -> usize {
-        self.linear.saturating_mul(factor)
+        self.normal.saturating_mul(factor)
     }
 
     /// Pages of an area in overwrite mode that is larger than the smallest by this factor.

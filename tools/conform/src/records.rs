@@ -138,7 +138,7 @@ pub struct Ledger {
     /// Number of records with `TRUNCATED`.
     pub truncated: u64,
     /// The most space that there was at one of them, computed with the tail when its transaction began.
-    pub room: u64,
+    pub space: u64,
     /// The tail when records were found last. The transactions of later records began after that.
     before: u64,
     /// The format of the trace, from the first record.
@@ -160,7 +160,7 @@ impl Ledger {
             skipped: 0,
             records: 0,
             truncated: 0,
-            room: 0,
+            space: 0,
             before: 0,
             format: None,
             flags: 0,
@@ -228,7 +228,7 @@ impl Ledger {
             self.skipped += skipped;
             if flags & TRUNCATED != 0 {
                 let taken = end.saturating_sub(self.before);
-                self.room = self.room.max(self.len.saturating_sub(taken));
+                self.space = self.space.max(self.len.saturating_sub(taken));
             }
         }
         self.end = Some(end);

@@ -23,7 +23,7 @@ use crate::stream::Stream;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// The area is mapped writable: the driver stops when it is full.
-    Linear,
+    Normal,
     /// The area is mapped read-only: the driver overwrites old trace.
     Overwrite,
 }
@@ -31,7 +31,7 @@ pub enum Mode {
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Linear => "in linear mode",
+            Self::Normal => "in non-overwrite mode",
             Self::Overwrite => "in overwrite mode",
         })
     }
@@ -99,7 +99,7 @@ pub fn map_base(event: impl AsFd) -> io::Result<Mapping> {
 pub fn map_aux(event: impl AsFd, base: &Mapping, pages: usize, mode: Mode) -> io::Result<Mapping> {
     base.store(Field::AuxOffset, offset(), Ordering::Relaxed);
     base.store(Field::AuxSize, bytes(pages), Ordering::Relaxed);
-    Mapping::new(event, offset(), pages * page_size(), mode == Mode::Linear)
+    Mapping::new(event, offset(), pages * page_size(), mode == Mode::Normal)
 }
 
 /// Reads the records of a data ring of this number of pages, which is behind its control page.
@@ -275,7 +275,7 @@ impl Rig {
         Ok(count)
     }
 
-    /// Reads the records, and in linear mode the trace up to the end of the last record.
+    /// Reads the records, and in non-overwrite mode the trace up to the end of the last record.
     pub fn read(&mut self) -> Result<()> {
         let head = self.head();
         let known = self.others.len();
@@ -376,7 +376,7 @@ impl Rig {
         self.event.disable()?;
         let head = self.head();
         self.read()?;
-        if self.mode == Mode::Linear
+        if self.mode == Mode::Normal
             && !self
                 .others
                 .iter()

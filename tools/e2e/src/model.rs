@@ -146,7 +146,7 @@ pub struct Model {
 /// A transaction, from `perf_aux_output_begin()` to `perf_aux_output_end()`.
 #[derive(Debug, Clone, Copy, Default)]
 struct Session {
-    room: u64,
+    space: u64,
     wakeup: u64,
     /// The position where the unit stops, if it writes into the ring. If it is not above the head, the unit was not started.
     stop: u64,
@@ -157,7 +157,7 @@ struct Session {
     /// Bytes that were copied into the ring before the commit, or skipped there as padding.
     copied: u64,
     /// Bytes that are lost because the ring had no space.
-    no_room: u64,
+    no_space: u64,
     /// Bytes that are lost because the bounce memory had no space, or because the unit lost them.
     gap: u64,
     /// Bytes of packets that are lost by a collision.
@@ -224,13 +224,13 @@ impl Model {
             ..
         } = self.setup;
         // perf keeps one byte free.
-        let mut room = (ring - 1).saturating_sub(self.head - self.tail);
+        let mut space = (ring - 1).saturating_sub(self.head - self.tail);
         let pad = self.head.next_multiple_of(align) - self.head;
         if overwrite {
             self.overhead += pad;
             self.session = Some(Session {
                 copied: pad,
-                room: u64::MAX,
+                space: u64::MAX,
                 wakeup: u64::MAX,
                 stop: u64::MAX,
                 int: u64::MAX,
@@ -239,30 +239,30 @@ impl Model {
             });
             return;
         }
-        if room == 0 {
+        if space == 0 {
             return;
         }
-        let aligned = pad <= room;
+        let aligned = pad <= space;
         if aligned {
             self.head += pad;
             self.overhead += pad;
-            room -= pad;
+            space -= pad;
             if pad > 0 {
                 // Like perf_aux_output_end(), perf_aux_output_skip() checks the watermark.
                 self.wake();
             }
         } else {
-            room = 0;
+            space = 0;
         }
         let wakeup = self.woken + self.setup.watermark();
         let (stop, int) = match sink {
-            Sink::Direct if aligned => self.marks(room, wakeup),
+            Sink::Direct if aligned => self.marks(space, wakeup),
             Sink::Direct => (0, 0),
             // These units do not know the ring.
             Sink::Sg | Sink::Flat => (u64::MAX, u64::MAX),
         };
         self.session = Some(Session {
-            room,
+            space,
             wakeup,
             stop,
             int,
@@ -272,8 +272,8 @@ impl Model {
     }
 
     /// Where a unit that writes into the ring stops, and where it raises its interrupt. Both are ends of regions.
-    fn marks(&self, room: u64, wakeup: u64) -> (u64, u64) {
-        let limit = self.head + room;
+    fn marks(&self, space: u64, wakeup: u64) -> (u64, u64) {
+        let limit = self.head + space;
         let region = self.setup.region;
         let stop = limit - limit % region;
         let first = (self.head + 1).next_multiple_of(region);
@@ -291,14 +291,14 @@ impl Model {
         };
         self.pending =
             self.setup.fault == Fault::Pending && (session.stale || session.raised.is_some());
-        let (bytes, overhead, no_room, gap) = self.commit(&session);
+        let (bytes, overhead, no_space, gap) = self.commit(&session);
         let mut flags = self.setup.flags();
-        flags.set(AuxFlags::TRUNCATED, no_room != 0 && !self.setup.overwrite);
+        flags.set(AuxFlags::TRUNCATED, no_space != 0 && !self.setup.overwrite);
         flags.set(AuxFlags::PARTIAL, gap != 0);
         flags.set(AuxFlags::COLLISION, session.collision != 0);
         let offset = self.head;
         self.head += bytes;
-        self.lost += no_room + gap + session.collision;
+        self.lost += no_space + gap + session.collision;
         self.overhead += overhead;
         let telling = AuxFlags::TRUNCATED | AuxFlags::PARTIAL | AuxFlags::COLLISION;
         if bytes != 0 || flags.intersects(telling) {
@@ -329,32 +329,32 @@ impl Model {
     /// the ring has no space, and the bytes that were lost before.
     fn commit(&mut self, session: &Session) -> (u64, u64, u64, u64) {
         let Session {
-            room,
+            space,
             written,
             copied,
-            no_room,
+            no_space,
             gap,
             ..
         } = *session;
         match self.setup.sink {
-            Sink::Direct => (copied + written, 0, no_room, gap),
+            Sink::Direct => (copied + written, 0, no_space, gap),
             Sink::Sg => {
-                let now = written.min(self.setup.whole(room));
-                (copied + now, 0, no_room + written - now, gap)
+                let now = written.min(self.setup.whole(space));
+                (copied + now, 0, no_space + written - now, gap)
             }
             Sink::Flat => {
                 let there = written.min(self.setup.whole(self.setup.bounce));
                 let lapped = written - there;
                 let gap = gap + lapped;
-                let marked = self.owed || lapped != 0 || there > self.setup.whole(room);
+                let marked = self.owed || lapped != 0 || there > self.setup.whole(space);
                 let barrier = if marked { BARRIER } else { 0 };
-                let now = there.min(self.setup.whole(room.saturating_sub(barrier)));
+                let now = there.min(self.setup.whole(space.saturating_sub(barrier)));
                 if now == 0 {
                     self.owed = marked;
-                    return (copied, 0, no_room + there, gap);
+                    return (copied, 0, no_space + there, gap);
                 }
                 self.owed = false;
-                (copied + barrier + now, barrier, no_room + there - now, gap)
+                (copied + barrier + now, barrier, no_space + there - now, gap)
             }
         }
     }
@@ -416,7 +416,7 @@ impl Model {
             let place = session.written + packet;
             let lost = match sink {
                 Sink::Direct if session.full || self.head + place > session.stop => {
-                    &mut session.no_room
+                    &mut session.no_space
                 }
                 Sink::Sg if session.full || place > bounce => &mut session.gap,
                 _ => {

@@ -36,7 +36,7 @@ use crate::workload::pin;
 /// The cases, with their names.
 pub const ALL: [(&str, Steps); 23] = [
     ("tracefs mapped", |_| exact(How::Mapped, "1", 4, ROOM)),
-    ("tracefs mapped, no room for the count", |_| {
+    ("tracefs mapped, no space for the count", |_| {
         exact(How::Mapped, "1", 4, NO_ROOM)
     }),
     ("tracefs mapped, overwrite off", |_| {

@@ -20,7 +20,7 @@ const PAGE: u64 = 4096;
 /// Number of pages that the guest has.
 const PAGES: u16 = 32;
 /// Maximum number of actions of an input. Further ones are ignored.
-const MOST: usize = 256;
+const MAX_ACTIONS: usize = 256;
 
 /// Stands for QEMU: no CPU executes anything.
 #[derive(Default)]
@@ -103,7 +103,7 @@ pub fn device(input: &[u8]) {
     let Some(mut guest) = Guest::new() else {
         return;
     };
-    for action in input.chunks_exact(ACTION).take(MOST) {
+    for action in input.chunks_exact(ACTION).take(MAX_ACTIONS) {
         act(&mut device, &mut guest, action);
         qemu.work();
     }

@@ -121,7 +121,7 @@ fn count(c: &Cursor<'_>, offset: u64, n: u64, each: usize, field: &'static str) 
             field,
             offset,
             value: to_u64(n),
-            why: "more than the section has room for",
+            why: "more than the section has space for",
         });
     }
     Ok(n)

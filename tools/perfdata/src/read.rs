@@ -225,7 +225,7 @@ impl<'a> File<'a> {
         }
         let mut out = Vec::new();
         // Overlapping sections could give a short file any number of ids: limit the sum.
-        let mut room = bytes.len() / 8;
+        let mut space = bytes.len() / 8;
         let mut c = Cursor::new(table, at);
         while c.left() != 0 {
             let attr_at = c.offset();
@@ -234,11 +234,11 @@ impl<'a> File<'a> {
             let offset = c.u64("attr ids.offset")?;
             let size = c.u64("attr ids.size")?;
             let ids = section(bytes, ids_at, offset, size, "attr ids")?;
-            room = room.checked_sub(ids.len() / 8).ok_or(Error::Invalid {
+            space = space.checked_sub(ids.len() / 8).ok_or(Error::Invalid {
                 field: "attr ids.size",
                 offset: ids_at + 8,
                 value: size,
-                why: "all events together have more ids than the file has room for",
+                why: "all events together have more ids than the file has space for",
             })?;
             let mut ids = Cursor::new(ids, offset);
             let mut list = Vec::new();

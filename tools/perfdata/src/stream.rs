@@ -177,8 +177,8 @@ fn places(
     numbers: &[u8],
     len: u64,
 ) -> Result<Vec<Place>> {
-    let most = to_u64(numbers.len() * 16 + NOTES_ENTRY);
-    let entries = read_at(file, table, len.saturating_sub(table).min(most))?;
+    let max = to_u64(numbers.len() * 16 + NOTES_ENTRY);
+    let entries = read_at(file, table, len.saturating_sub(table).min(max))?;
     let mut c = Cursor::new(&entries, table);
     let mut places = Vec::new();
     for &number in numbers {
@@ -366,7 +366,7 @@ impl<R: Read + Seek> Stream<R> {
                 field: "AUXTRACE index.nr",
                 offset,
                 value: count,
-                why: "more than the section has room for",
+                why: "more than the section has space for",
             });
         }
         for first in (0..count).step_by(usize::try_from(ENTRIES).unwrap_or(1)) {

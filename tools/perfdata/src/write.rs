@@ -419,18 +419,18 @@ impl<W: Write + Seek> Writer<W> {
         self.patch(DATA_SIZE_AT, &(self.good - self.data).to_le_bytes())
     }
 
-    /// Continues after the output has failed. Goes back to the end of the last whole record, or to `most` if that comes first: a record
-    /// must end at `most`. Calls `truncate` with the output and the length to which to cut it, and updates the header. Returns the file
+    /// Continues after the output has failed. Goes back to the end of the last whole record, or to `max` if that comes first: a record
+    /// must end at `max`. Calls `truncate` with the output and the length to which to cut it, and updates the header. Returns the file
     /// offset of the next record. The freed space may be enough for [`finish`](Self::finish).
     ///
     /// # Errors
     /// If not even the header can be written.
     pub fn salvage(
         &mut self,
-        most: u64,
+        max: u64,
         truncate: impl FnOnce(&mut W, u64) -> io::Result<()>,
     ) -> Result<u64> {
-        let good = self.good.min(most).max(self.data);
+        let good = self.good.min(max).max(self.data);
         self.go_back(good)?;
         self.patch(FEATURES_AT, &[0; 32])?;
         truncate(&mut self.out, self.base + good).map_err(|reason| Error::Output {
@@ -493,7 +493,7 @@ impl<W: Write + Seek> Writer<W> {
 }
 
 impl<W: Read + Write + Seek> Writer<W> {
-    /// Finishes the file after [`try_finish`](Self::try_finish) has found no space. Overwrites the last records before `most`, where a
+    /// Finishes the file after [`try_finish`](Self::try_finish) has found no space. Overwrites the last records before `max`, where a
     /// record ends, with the records `last`, the features and the index. Overwrites as few records as possible. Then calls `truncate`, as
     /// [`salvage`](Self::salvage) does. Returns the file offset of `last`.
     ///
@@ -502,26 +502,26 @@ impl<W: Read + Write + Seek> Writer<W> {
     /// restored, and [`salvage`](Self::salvage) keeps all records that were whole.
     pub fn finish_over(
         &mut self,
-        most: u64,
+        max: u64,
         last: &[u8],
         features: &Features,
         truncate: impl FnOnce(&mut W, u64) -> io::Result<()>,
     ) -> Result<u64> {
         // The index can only become shorter, so its present length is the maximum.
         let (head, _) = features.encode(self.written, self.index.len());
-        let room = to_u64(last.len() + head.len()) + self.index.len().unwrap_or(0);
-        let at = self.record_end(most.min(self.written.saturating_sub(room)))?;
+        let space = to_u64(last.len() + head.len()) + self.index.len().unwrap_or(0);
+        let at = self.record_end(max.min(self.written.saturating_sub(space)))?;
         let traced = self.index.len().is_some() || !self.parts.is_empty();
         if at == self.data || traced && self.trace_before(at - 1)?.is_none() {
             return Err(Error::Unwritable {
                 what: "the end of a file",
-                why: "what makes room for it is all there is",
+                why: "what makes space for it is all there is",
             });
         }
 
         // After a failure the old bytes are restored. Their space on the disk still belongs to the file.
         let good = self.good;
-        let mut old = vec![0; usize::try_from(room.min(good - at)).unwrap_or(usize::MAX)];
+        let mut old = vec![0; usize::try_from(space.min(good - at)).unwrap_or(usize::MAX)];
         self.out
             .seek(SeekFrom::Start(self.base + at))
             .and_then(|_| self.out.read_exact(&mut old))
@@ -546,15 +546,15 @@ impl<W: Read + Write + Seek> Writer<W> {
         Ok(at)
     }
 
-    /// The end of the last record that ends at or before `most`.
-    fn record_end(&mut self, most: u64) -> Result<u64> {
-        let most = most.min(self.good);
-        let mut at = self.trace_before(most)?.unwrap_or(self.data);
+    /// The end of the last record that ends at or before `max`.
+    fn record_end(&mut self, max: u64) -> Result<u64> {
+        let max = max.min(self.good);
+        let mut at = self.trace_before(max)?.unwrap_or(self.data);
         let mut input = BufReader::with_capacity(STAGE, &mut self.out);
         input
             .seek(SeekFrom::Start(self.base + at))
             .map_err(|reason| read_error(at, reason))?;
-        while at < most {
+        while at < max {
             let failed = |reason| read_error(at, reason);
             let mut header = [0; 8];
             input.read_exact(&mut header).map_err(failed)?;
@@ -567,7 +567,7 @@ impl<W: Read + Write + Seek> Writer<W> {
                 payload = Auxtrace::decode(&mut Cursor::new(&body, at + 8))?.size;
             }
             let end = at + u64::from(size) + payload;
-            if size < 8 || end > most {
+            if size < 8 || end > max {
                 break;
             }
             let skip = i64::try_from(payload).unwrap_or(i64::MAX);

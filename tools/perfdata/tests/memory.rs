@@ -16,7 +16,7 @@ static MEMORY: PeakAlloc = PeakAlloc;
 /// Number of pieces of trace in two hours, at 60 a second. The index has 16 bytes for each.
 const PIECES: u64 = 2 * 60 * 60 * 60;
 /// Limit of the memory in bytes: less than a third of that index.
-const MOST: usize = 2 << 20;
+const MAX: usize = 2 << 20;
 
 /// The most memory, in bytes, that `what` has allocated at a time.
 fn peak<T>(what: impl FnOnce() -> T) -> (T, usize) {
@@ -68,11 +68,11 @@ fn read(file: &File) {
 #[test]
 fn a_long_recording_takes_no_more_memory_than_a_short_one() {
     let file = tempfile::tempfile().unwrap();
-    let (_, most) = peak(|| {
+    let (_, max) = peak(|| {
         let mut writer = write(&file, Some(spill_file()));
         writer.try_finish(&Features::new()).unwrap();
     });
-    assert!(most < MOST, "recording has taken {most} bytes");
+    assert!(max < MAX, "recording has taken {max} bytes");
     read(&file);
 
     // Recovery takes no more memory, either.
@@ -81,13 +81,13 @@ fn a_long_recording_takes_no_more_memory_than_a_short_one() {
     writer.checkpoint().unwrap();
     writer.into_inner().into_inner().unwrap();
     let cut = |file: &mut File, len| file.set_len(len);
-    let (found, most) = peak(|| recover(&mut killed, |_, _| {}, cut, Some(spill_file())).unwrap());
-    assert!(most < MOST, "recovery has taken {most} bytes");
+    let (found, max) = peak(|| recover(&mut killed, |_, _| {}, cut, Some(spill_file())).unwrap());
+    assert!(max < MAX, "recovery has taken {max} bytes");
     assert_eq!(found.pieces, PIECES);
     read(&killed);
 
     // Without a spill file the index stays in memory.
     let file = tempfile::tempfile().unwrap();
-    let (_, most) = peak(|| write(&file, None));
-    assert!(most > 2 * MOST, "only {most} bytes were counted");
+    let (_, max) = peak(|| write(&file, None));
+    assert!(max > 2 * MAX, "only {max} bytes were counted");
 }

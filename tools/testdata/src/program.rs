@@ -328,11 +328,11 @@ pub fn long<W: Write + Seek>(out: W, len: u64) {
     let size = u64::try_from(PIECE).unwrap();
     for at in (0..len).step_by(PIECE) {
         // A packet may be cut between two pieces, but not at the end, which is padded with zeros.
-        let room = if len - at > size { 0 } else { 256 };
-        while cpu.ring.bytes.len() < PIECE - room {
+        let space = if len - at > size { 0 } else { 256 };
+        while cpu.ring.bytes.len() < PIECE - space {
             cpu.run(10, &LOOP);
         }
-        if room != 0 {
+        if space != 0 {
             cpu.ring.bytes.resize(PIECE, 0);
         }
         aux(&mut out, 0, at, PIECE);

@@ -254,7 +254,7 @@ fn data<R: Read>(
         if let Data::There { at, len } = cpu {
             if *at < front {
                 return Err(io::Error::other(format!(
-                    "{front} bytes are before the events, and there is room for {at}"
+                    "{front} bytes are before the events, and there is space for {at}"
                 )));
             }
             end = end.max(at + len);
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_without_room_is_an_error() {
+    fn a_head_without_space_is_an_error() {
         let head = Head {
             page_size: 1,
             ..Head::default()

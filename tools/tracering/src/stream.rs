@@ -119,8 +119,8 @@ impl Stream {
             return Ok(0);
         };
         // The pipe is empty, so the kernel moves no more bytes than the pipe holds.
-        let most = PIPE.max(self.page.len());
-        let moved = match splice(&self.file, None, into, None, most, SpliceFlags::NONBLOCK) {
+        let max = PIPE.max(self.page.len());
+        let moved = match splice(&self.file, None, into, None, max, SpliceFlags::NONBLOCK) {
             Ok(n) => n,
             Err(Errno::AGAIN) => 0,
             Err(e) => return Err(e.into()),

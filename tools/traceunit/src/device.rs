@@ -29,7 +29,7 @@ pub const SIZE: u64 = 0x8_0000;
 /// Size of a block of registers, in bytes.
 const BLOCK: u64 = 0x1000;
 /// Maximum number of CPUs that have a unit.
-pub const MOST_CPUS: usize = 64;
+pub const MAX_CPUS: usize = 64;
 
 mod at {
     pub const ID: u64 = 0x00;
@@ -144,12 +144,12 @@ struct Faults {
 }
 
 impl Device {
-    /// A device with a unit for each CPU, at most [`MOST_CPUS`].
+    /// A device with a unit for each CPU, at most [`MAX_CPUS`].
     #[must_use]
     pub fn new(cpus: usize) -> Self {
         Self {
             common: Common::default(),
-            units: vec![Unit::default(); cpus.min(MOST_CPUS)],
+            units: vec![Unit::default(); cpus.min(MAX_CPUS)],
             half: None,
             faults: Faults::default(),
         }

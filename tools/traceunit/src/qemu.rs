@@ -183,11 +183,11 @@ impl Plugin for TraceUnit {
         let log = match options.get("log") {
             None => None,
             Some("yes") => Some(u64::MAX),
-            Some(most) => match most.parse() {
-                Ok(most) => Some(most),
+            Some(max) => match max.parse() {
+                Ok(max) => Some(max),
                 Err(_) => {
                     return Err(format!(
-                        "log={most} is unknown: it can be log=yes, or how many instructions"
+                        "log={max} is unknown: it can be log=yes, or how many instructions"
                     ))
                 }
             },
@@ -203,9 +203,9 @@ impl Plugin for TraceUnit {
         }
         let logs: Vec<_> = (0..machine.cpus)
             .map(|cpu| match (prefix, log) {
-                (Some(prefix), Some(most)) => {
+                (Some(prefix), Some(max)) => {
                     let file = create(prefix, &format!("cpu{cpu}.log"))?;
-                    Ok(Some(Log::new(Box::new(file), most)))
+                    Ok(Some(Log::new(Box::new(file), max)))
                 }
                 _ => Ok(None),
             })

@@ -29,7 +29,7 @@ use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 /// Interval at which patterns are generated.
 const TICK: Duration = Duration::from_millis(1);
 /// Maximum number of packets of a pattern per tick. A pattern that is late catches up in later ticks.
-const MOST: usize = 4096;
+const MAX_BURST: usize = 4096;
 /// Time for which QEMU still reports blocks after the last unit has stopped: the next start may come soon.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -161,7 +161,7 @@ impl Shared {
     /// A device with one unit for each CPU, which serves no guest yet.
     #[must_use]
     pub fn new(source: Arc<Source>, engine: Arc<dyn Engine>) -> Self {
-        let cpus = source.cpus().min(device::MOST_CPUS);
+        let cpus = source.cpus().min(device::MAX_CPUS);
         let vectors = u16::try_from(cpus.saturating_add(1)).unwrap_or(u16::MAX);
         let served = Served {
             device: Device::new(cpus),
@@ -338,7 +338,7 @@ impl Served {
     fn tick(&mut self) {
         let now = self.now();
         for (cpu, pattern) in self.patterns.iter_mut().enumerate() {
-            for _ in 0..MOST {
+            for _ in 0..MAX_BURST {
                 let rate = match self.device.unit(cpu) {
                     Some(unit) if unit.makes_pattern() => unit.rate(),
                     _ => break,

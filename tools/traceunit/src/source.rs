@@ -55,10 +55,10 @@ impl Packets {
         &self.bytes
     }
 
-    /// Number of bytes of the groups that fit into `room` bytes.
+    /// Number of bytes of the groups that fit into `space` bytes.
     #[must_use]
-    pub fn fit(&self, room: usize) -> usize {
-        let fit = self.ends.iter().rev().find(|end| **end <= room);
+    pub fn fit(&self, space: usize) -> usize {
+        let fit = self.ends.iter().rev().find(|end| **end <= space);
         fit.copied().unwrap_or(0)
     }
 
@@ -432,9 +432,9 @@ pub struct Log {
 }
 
 impl Log {
-    /// A log to `file`. It has a line for each of the first `most` instructions: the address, as a hexadecimal number.
+    /// A log to `file`. It has a line for each of the first `max` instructions: the address, as a hexadecimal number.
     #[must_use]
-    pub fn new(file: Box<dyn Write + Send>, most: u64) -> Self {
+    pub fn new(file: Box<dyn Write + Send>, max: u64) -> Self {
         Self {
             file: BufWriter::with_capacity(1 << 18, file),
             last: None,
@@ -442,7 +442,7 @@ impl Log {
             branch: None,
             begun: Vec::new(),
             shift: 0,
-            left: most,
+            left: max,
         }
     }
 

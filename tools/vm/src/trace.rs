@@ -80,8 +80,8 @@ pub fn record(
     })?;
     let prefix = dir.join("unit");
     let mut options = format!("{},out={}", unit.display(), prefix.display());
-    if let Some(most) = plan.log {
-        options += &format!(",log={most}");
+    if let Some(max) = plan.log {
+        options += &format!(",log={max}");
     }
     if plan.cyc {
         options += ",cyc=yes";

@@ -5,14 +5,14 @@
 use super::{regions::check_regions, *};
 
 /// The model: it applies the rules to the list of distances from the head at which regions end.
-fn model(lens: &[u64], head: u64, room: u64, wakeup: u64) -> Option<Marks> {
+fn model(lens: &[u64], head: u64, space: u64, wakeup: u64) -> Option<Marks> {
     let size: u64 = lens.iter().sum();
     let mut ends = Vec::new();
     let mut end = 0;
 
     for len in lens.iter().chain(lens) {
         end += len;
-        if end > head % size && end - head % size <= room {
+        if end > head % size && end - head % size <= space {
             ends.push(end - head % size);
         }
     }
@@ -34,18 +34,18 @@ fn check_session(
     table: &mut Ring,
     memory: &[u64],
     lens: &[u64],
-    (head, room, wakeup): (u64, u64, u64),
+    (head, space, wakeup): (u64, u64, u64),
     steps: impl Iterator<Item = u64>,
 ) {
-    let what = format!("{lens:x?} head {head:#x} room {room:#x} wakeup {wakeup:#x}");
+    let what = format!("{lens:x?} head {head:#x} space {space:#x} wakeup {wakeup:#x}");
     let from = Pos::new(head);
     let size = table.size();
-    let marks = table.mark(from, room, Pos::new(wakeup));
+    let marks = table.mark(from, space, Pos::new(wakeup));
     let marked = walk(table);
     let stops = marked.iter().filter(|entry| entry.has_stop()).count();
     let ints = marked.iter().filter(|entry| entry.has_int()).count();
 
-    assert_eq!(marks.ok(), model(lens, head, room, wakeup), "{what}");
+    assert_eq!(marks.ok(), model(lens, head, space, wakeup), "{what}");
     let Ok(marks) = marks else {
         assert_eq!((stops, ints), (0, 0), "{what}");
         return;
@@ -66,8 +66,8 @@ fn check_session(
         assert_eq!(outcome.written, len.min(left), "{what}");
         assert_eq!(outcome.stopped, len >= left, "{what}");
         let crossed = |mark: Pos| {
-            let way = mark.distance_from(at);
-            way > 0 && way <= outcome.written
+            let distance = mark.distance_from(at);
+            distance > 0 && distance <= outcome.written
         };
         assert_eq!(
             outcome.int,
@@ -116,11 +116,11 @@ fn marks_are_exact() {
             let lens: Vec<u64> = walk(&table).iter().map(|entry| entry.len()).collect();
 
             for head in around(4) {
-                for room in around(4).chain([4 * PAGE]) {
+                for space in around(4).chain([4 * PAGE]) {
                     for wakeup in around(6) {
                         // The wakeup point may be before the head.
                         let base = 40 * PAGE;
-                        let case = (base + head, room, base + wakeup);
+                        let case = (base + head, space, base + wakeup);
                         let steps = [1, PAGE - 1, PAGE, 3 * PAGE, 4 * PAGE].into_iter();
 
                         check_session(&mut table, &memory, &lens, case, steps);
@@ -169,18 +169,18 @@ fn marks_do_not_depend_on_what_was_before() {
     let lens = [4 * PAGE, PAGE, 2 * PAGE, PAGE];
     let mut table = table(&chunks, 3, u64::MAX);
     let mut head = 0u64;
-    let mut room = 0u64;
+    let mut space = 0u64;
 
     for _ in 0..20_000 {
         // The steps are odd numbers of pages and bytes, so that all pairs of pages occur.
         head = head.wrapping_add(7 * PAGE + 13);
-        room = (room + 5 * PAGE + 11) % (8 * PAGE);
-        let wakeup = head.wrapping_add(room / 3 * 2);
-        let steps = || [room / 2, 1, room, PAGE, 8 * PAGE].into_iter();
+        space = (space + 5 * PAGE + 11) % (8 * PAGE);
+        let wakeup = head.wrapping_add(space / 3 * 2);
+        let steps = || [space / 2, 1, space, PAGE, 8 * PAGE].into_iter();
 
         // The second transaction finds the marks in place.
         for _ in 0..2 {
-            check_session(&mut table, &memory, &lens, (head, room, wakeup), steps());
+            check_session(&mut table, &memory, &lens, (head, space, wakeup), steps());
         }
     }
 }
@@ -193,9 +193,9 @@ fn marks_at_the_end_of_the_counter() {
     let mut table = table(&chunks, 8, u64::MAX);
 
     for back in around(4) {
-        for way in around(4) {
+        for distance in around(4) {
             let head = 0u64.wrapping_sub(back);
-            let case = (head, 4 * PAGE - 1, head.wrapping_add(way));
+            let case = (head, 4 * PAGE - 1, head.wrapping_add(distance));
             check_session(
                 &mut table,
                 &memory,
@@ -267,12 +267,12 @@ proptest! {
         let size = table.size().len();
         let mut head = start;
 
-        for (step, room, wakeup, steps) in sessions {
-            let room = room % (size + 1);
+        for (step, space, wakeup, steps) in sessions {
+            let space = space % (size + 1);
             let wakeup = head.wrapping_add_signed(wakeup);
             let steps = steps.into_iter().chain([size, size]);
 
-            check_session(&mut table, &memory, &lens, (head, room, wakeup), steps);
+            check_session(&mut table, &memory, &lens, (head, space, wakeup), steps);
             head = head.wrapping_add(step % (size + 1));
         }
     }

@@ -226,7 +226,7 @@ pub(super) fn bench(overwrite: bool) -> Result<Bench<Probe>> {
             mode: if overwrite {
                 Mode::Overwrite
             } else {
-                Mode::Linear
+                Mode::Normal
             },
             ..Setup::default()
         },

@@ -137,7 +137,7 @@ mod tests {
             data: 4096,
             aux: 4096,
             watermark: 0,
-            mode: Mode::Linear,
+            mode: Mode::Normal,
             cpus: Some(vec![0]),
             threads: Some(vec![1]),
             processes: Vec::new(),

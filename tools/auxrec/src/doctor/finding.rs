@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::host::{Host, Lockdown, Processor};
 use crate::limits::Limits;
-use crate::session::most_files;
+use crate::session::max_files;
 use crate::sys::page_size;
 use auxview::size::bytes;
 
@@ -199,9 +199,9 @@ fn locked_memory(host: &Host) -> Option<Finding> {
 /// Whether all CPUs can be recorded with one event.
 fn open_files(host: &Host) -> Option<Finding> {
     let cpus = usize::try_from(host.limits.cpus).unwrap_or(usize::MAX);
-    let need = u64::try_from(most_files(2, 1, cpus)).unwrap_or(u64::MAX);
-    let most = host.hard_files.filter(|most| *most < need)?;
-    let is = format!("RLIMIT_NOFILE can be raised to {most} only, and a recording of {cpus} CPUs may have {need} files open");
+    let need = u64::try_from(max_files(2, 1, cpus)).unwrap_or(u64::MAX);
+    let max = host.hard_files.filter(|max| *max < need)?;
+    let is = format!("RLIMIT_NOFILE can be raised to {max} only, and a recording of {cpus} CPUs may have {need} files open");
     let prevents = [
         "recording all CPUs",
         "recording a command without --per-thread",

@@ -78,7 +78,7 @@ pub(super) fn features(
     let mut features = Features::new();
     host::describe(&mut features, what.online);
     let mode = match plan.mode {
-        Mode::Linear => "linear",
+        Mode::Normal => "linear",
         Mode::Overwrite => "overwrite",
     };
     let mut notes = vec![

@@ -29,10 +29,10 @@ fn to_u64(n: usize) -> u64 {
 /// Writes records of `told` bytes, and behind them an area from its byte 8 on. Returns how often the
 /// area had to be copied.
 ///
-/// A call takes `most` bytes, or as much as this file system takes. With `all` it takes all or
+/// A call takes `max` bytes, or as much as this file system takes. With `all` it takes all or
 /// nothing, as 9p does. Until a call has failed, the pages of the area from `missing` on cannot be
 /// read.
-fn copied(told: usize, missing: usize, most: usize, all: bool) -> usize {
+fn copied(told: usize, missing: usize, max: usize, all: bool) -> usize {
     let len = PAGES * sys::page_size();
     let missing = missing * sys::page_size();
     let bytes: Vec<u8> = (0..=250).cycle().take(len).collect();
@@ -55,8 +55,8 @@ fn copied(told: usize, missing: usize, most: usize, all: bool) -> usize {
     let payload = usize::try_from(file.position()).unwrap();
     let mut copied = 0;
     let straight = |file: &mut File, front: &[u8], at: usize, len: usize| {
-        let front = front.get(..most).unwrap_or(front);
-        let len = len.min(most - front.len());
+        let front = front.get(..max).unwrap_or(front);
+        let len = len.min(max - front.len());
         let result = if all && copied == 0 && at + len > missing {
             Err(io::Error::from_raw_os_error(libc::EFAULT))
         } else {
@@ -86,12 +86,12 @@ fn copied(told: usize, missing: usize, most: usize, all: bool) -> usize {
 #[test]
 fn straight_from_an_area_in_parts() {
     for told in [0, 16, 4096, 16384] {
-        for most in [1000, 4096, 5001, usize::MAX] {
+        for max in [1000, 4096, 5001, usize::MAX] {
             for all in [false, true] {
                 for missing in 0..PAGES {
-                    assert_eq!(copied(told, missing, most, all), 1);
+                    assert_eq!(copied(told, missing, max, all), 1);
                 }
-                assert_eq!(copied(told, PAGES, most, all), 0);
+                assert_eq!(copied(told, PAGES, max, all), 0);
             }
         }
     }

@@ -20,7 +20,7 @@ struct State {
     idle: Vec<Vec<u8>>,
     /// Bytes in all buffers, and the most there were.
     bytes: usize,
-    most: usize,
+    max: usize,
     /// Threads get buffers in the order in which they ask, so that none waits for ever for a large one: the
     /// number of the next thread to ask, and of the next to get one.
     asked: u64,
@@ -29,7 +29,7 @@ struct State {
 }
 
 impl State {
-    /// A buffer with room for `len` bytes, if the bound allows one.
+    /// A buffer with space for `len` bytes, if the bound allows one.
     fn take(&mut self, len: usize, limit: usize) -> Option<Vec<u8>> {
         let fits = self.idle.iter().enumerate();
         let fits = fits.filter(|(_, buffer)| buffer.capacity() >= len);
@@ -46,13 +46,13 @@ impl State {
         }
         let buffer = Vec::with_capacity(len);
         self.bytes = self.bytes.saturating_add(buffer.capacity());
-        self.most = self.most.max(self.bytes);
+        self.max = self.max.max(self.bytes);
         Some(buffer)
     }
 }
 
 impl Stock {
-    /// The length of a buffer with room for `len` bytes.
+    /// The length of a buffer with space for `len` bytes.
     pub(super) fn rounded(len: usize) -> usize {
         len.checked_next_multiple_of(UNIT).unwrap_or(usize::MAX)
     }
@@ -69,7 +69,7 @@ impl Stock {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An empty buffer with room for `len` bytes. Waits until the bound allows it. [`None`]: the writer has
+    /// An empty buffer with space for `len` bytes. Waits until the bound allows it. [`None`]: the writer has
     /// ended.
     pub(super) fn take(&self, len: usize) -> Option<Vec<u8>> {
         let mut state = self.lock();
@@ -109,8 +109,8 @@ impl Stock {
     }
 
     /// The most bytes that all buffers had together.
-    pub(super) fn most(&self) -> usize {
-        self.lock().most
+    pub(super) fn max(&self) -> usize {
+        self.lock().max
     }
 
     /// Number of threads that wait for a buffer.
@@ -174,7 +174,7 @@ mod tests {
             assert_eq!(done.is_some(), taken, "{len:?}");
             assert_eq!(stock.lock().bytes, bytes, "{len:?}");
         }
-        assert_eq!(stock.most(), 5 * UNIT);
+        assert_eq!(stock.max(), 5 * UNIT);
         drop(stock.closing());
         assert!(stock.take(1).is_none());
     }

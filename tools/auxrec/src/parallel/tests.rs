@@ -14,18 +14,18 @@ use super::queue::Queue;
 use super::*;
 use crate::drain::Sink;
 
-/// An output with room for a number of bytes.
+/// An output with space for a number of bytes.
 struct Disk {
-    room: usize,
+    space: usize,
     file: Cursor<Vec<u8>>,
     /// While this is locked, nothing can be written.
     busy: Arc<Mutex<()>>,
 }
 
 impl Disk {
-    fn new(room: usize) -> Self {
+    fn new(space: usize) -> Self {
         Self {
-            room,
+            space,
             file: Cursor::new(Vec::new()),
             busy: Arc::default(),
         }
@@ -35,10 +35,10 @@ impl Disk {
 impl Write for Disk {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let _busy = self.busy.lock().unwrap();
-        if bytes.len() > self.room {
+        if bytes.len() > self.space {
             return Err(std::io::ErrorKind::StorageFull.into());
         }
-        self.room -= bytes.len();
+        self.space -= bytes.len();
         self.file.write(bytes)
     }
     fn flush(&mut self) -> std::io::Result<()> {
@@ -86,7 +86,7 @@ struct Sent {
     written: Result<()>,
     bytes: Vec<u8>,
     /// The most memory of the batches.
-    most: usize,
+    max: usize,
 }
 
 /// Three threads send pieces of these sizes, by thread and pass. If the file is `busy`, it can be written
@@ -144,20 +144,20 @@ fn fill(
         let results = workers.into_iter().map(|w| w.join().unwrap()).collect();
         (results, writer.join().unwrap())
     });
-    let most = shared.stock.most();
+    let max = shared.stock.max();
     let _ = file.checkpoint();
     Sent {
         results,
         written,
         bytes: file.get_ref().file.get_ref().clone(),
-        most,
+        max,
     }
 }
 
 /// Pieces of 8 to 800 bytes.
-fn send(room: usize, passes: u64, direct: bool) -> Sent {
+fn send(space: usize, passes: u64, direct: bool) -> Sent {
     let size = |_, pass| (pass * 37 % 100 + 1) * 8;
-    fill(Disk::new(room), 8192, (passes, direct), size, false)
+    fill(Disk::new(space), 8192, (passes, direct), size, false)
 }
 
 /// Each thread's pieces are in the file, whole and in their order. Returns the bytes of each.
@@ -271,12 +271,12 @@ fn a_slow_disk_takes_no_more_memory() {
     let sent = fill(disk, BOUND, (PASSES, false), size, true);
     sent.written.unwrap();
     assert!(sent.results.iter().all(Result::is_ok));
-    assert!(sent.most <= BOUND, "{} bytes", sent.most);
+    assert!(sent.max <= BOUND, "{} bytes", sent.max);
     let all = [0, 1, 2].map(|thread| (0..PASSES).map(|pass| size(thread, pass)).sum::<u64>());
     assert_eq!(pieces(&sent.bytes).0, all);
 }
 
-/// A batch has room for the content of a ring, and of an area in one piece.
+/// A batch has space for the content of a ring, and of an area in one piece.
 #[test]
 fn the_bound_follows_the_rings() {
     for (largest, want) in [

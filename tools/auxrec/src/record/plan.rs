@@ -174,7 +174,7 @@ impl Options {
             mode: if self.snapshot.is_some() || samples {
                 Mode::Overwrite
             } else {
-                Mode::Linear
+                Mode::Normal
             },
             delayed: self.delay != Delay::None,
             overwrite: self.overwrite,

@@ -104,7 +104,7 @@ impl Recording {
         // and write, unless rotating or compressing the file keeps it from its ring.
         let alone = match self.session.plan().mode {
             Mode::Overwrite => true,
-            Mode::Linear => {
+            Mode::Normal => {
                 threads == 1 && options.switch_output.is_none() && options.compress.is_none()
             }
         };

@@ -189,7 +189,7 @@ impl<'a> Opening<'a> {
             base.store(Field::AuxOffset, ring(aux_at), Ordering::Relaxed);
             base.store(Field::AuxSize, ring(plan.aux), Ordering::Relaxed);
             // A read-only mapping selects overwrite mode.
-            map(aux_at, plan.aux, plan.mode == Mode::Linear)
+            map(aux_at, plan.aux, plan.mode == Mode::Normal)
                 .map_err(|e| limits.explain_mmap(&e, "AUX area", ring(plan.aux), all))
         };
         let area = if plan.only_tracks(number) {

@@ -67,11 +67,11 @@ pub(crate) fn default_watermark(aux: usize, events: &[(EventSpec, Role)]) -> u32
             .get("topa_output")
             .is_some_and(|on| on == "1")
     };
-    let most = aux / 16 * 7;
-    let watermark = if most < page || events.iter().any(|(event, _)| regions(event)) {
+    let max = aux / 16 * 7;
+    let watermark = if max < page || events.iter().any(|(event, _)| regions(event)) {
         aux / 4
     } else {
-        most - most % page
+        max - max % page
     };
     u32::try_from(watermark).unwrap_or(u32::MAX)
 }
@@ -83,7 +83,7 @@ const OTHER_FILES: usize = 64;
 pub(crate) const FILES_OF_A_THREAD: usize = 5;
 
 /// The maximum number of open files of a recording with `events` events and `owners` pairs of rings on each of `places` CPUs.
-pub(crate) fn most_files(events: usize, owners: usize, places: usize) -> usize {
+pub(crate) fn max_files(events: usize, owners: usize, places: usize) -> usize {
     // Each pair of rings has at most one probe and one thread. A thread has twice as many files if it writes a file of its own.
     events * places + (places * (1 + 2 * FILES_OF_A_THREAD) + 1) * owners + OTHER_FILES
 }
@@ -208,7 +208,7 @@ impl Plan {
         }
         match role {
             Role::Aux => Attr {
-                aux_watermark: if self.mode == Mode::Linear {
+                aux_watermark: if self.mode == Mode::Normal {
                     self.watermark
                 } else {
                     0
@@ -450,7 +450,7 @@ impl Plan {
         let code = usize::from(self.code.is_some());
         let tracking = usize::from(!self.events.is_empty()) + code;
         let events = (self.events.len().max(1) + tracking) * threads;
-        most_files(events, self.owners().count(), places)
+        max_files(events, self.owners().count(), places)
     }
 
     /// The threads that the processes have now.

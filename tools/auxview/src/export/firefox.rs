@@ -146,13 +146,13 @@ impl Track {
 
     /// Adds the last sample to the profile: its end is known now.
     fn sample(&self, end: u64, profile: &mut Profile) {
-        const MOST: u64 = 2_000_000_000;
+        const MAX_WEIGHT: u64 = 2_000_000_000;
         let Some(&(mut from, stack)) = self.samples.last() else {
             return;
         };
         let handle = stack.and(self.open.last()).map(|(_, handle)| *handle);
         loop {
-            let weight = end.saturating_sub(from).min(MOST);
+            let weight = end.saturating_sub(from).min(MAX_WEIGHT);
             let count = i32::try_from(weight).unwrap_or(i32::MAX);
             let delta = CpuDelta::from_nanos(weight);
             profile.add_sample(self.handle, at(from), handle, delta, count);

@@ -45,7 +45,7 @@ impl fmt::Debug for SourceLines {
 
 impl SourceLines {
     /// Maximum number of bytes of debug information.
-    const MOST: usize = 96 << 20;
+    const MAX: usize = 96 << 20;
 
     pub(super) fn new(root: &Path) -> Self {
         Self {
@@ -124,7 +124,7 @@ fn parse(bytes: &[u8], taken: &mut usize) -> Option<Context<Reader>> {
             .and_then(|section| section.uncompressed_data().ok())
             .unwrap_or_default();
         size = size.saturating_add(data.len());
-        if size > SourceLines::MOST {
+        if size > SourceLines::MAX {
             return Err(());
         }
         Ok(EndianRcSlice::new(Rc::from(&*data), endian))

@@ -243,13 +243,13 @@ impl Code {
 
     /// The bytes of a function that the kernel has generated, up to its end. They come from the copy of the kernel's memory; without it,
     /// they are zeros, and the code changes give their values.
-    fn made(&self, image: usize, offset: u64, most: usize) -> Option<Cow<'_, [u8]>> {
+    fn made(&self, image: usize, offset: u64, max: usize) -> Option<Cow<'_, [u8]>> {
         let (at, _) = self.images.get(image)?.function(offset)?;
-        let room = |end: u64| usize::try_from(end - offset).unwrap_or(most).min(most);
+        let space = |end: u64| usize::try_from(end - offset).unwrap_or(max).min(max);
         let copied = self.copied(offset).and_then(|image| self.images.get(image));
         Some(match copied.and_then(|copied| copied.text(offset)) {
-            Some(text) => Cow::Borrowed(text.get(..room(at.end)).unwrap_or(text)),
-            None => Cow::Owned(vec![0; room(self.pokes.end(offset)?.min(at.end))]),
+            Some(text) => Cow::Borrowed(text.get(..space(at.end)).unwrap_or(text)),
+            None => Cow::Owned(vec![0; space(self.pokes.end(offset)?.min(at.end))]),
         })
     }
 

@@ -75,7 +75,7 @@ pub(super) enum Stop {
 }
 
 /// Maximum distance of two `PSB`s in valid trace: twice the longest period.
-const MOST: usize = 128 << 20;
+const MAX_DISTANCE: usize = 128 << 20;
 
 /// Why the trace after an event packet is not read.
 const UNREAD: &str =
@@ -213,7 +213,7 @@ impl<'a> Reader<'a> {
         if !waits {
             from = from.max(part.len().saturating_sub(PSB.len() - 1));
         }
-        if self.begun && part.len() - start > MOST {
+        if self.begun && part.len() - start > MAX_DISTANCE {
             self.decode(&part, start..part.len())?;
             self.put(Packet::Lost(
                 "more than 128 MiB without a place to begin (PSB)",
@@ -464,7 +464,7 @@ impl HandlePacket for Reader<'_> {
         if let Some(clock) = &mut self.clock {
             clock.forget();
         }
-        self.put(Packet::Lost("what found no room (OVF)"))
+        self.put(Packet::Lost("what found no space (OVF)"))
     }
 
     fn on_psb_packet(&mut self, _: &DecoderContext) -> Result<(), Gone> {

@@ -300,11 +300,11 @@ fn a_copy_is_joined_and_all_else_stays() {
 
 /// A full disk is an error of the output.
 #[test]
-fn no_room_is_an_error_of_the_output() {
+fn no_space_is_an_error_of_the_output() {
     let (_directory, path) = recording([Some("whole"); 2]);
     let open = |thread| Stream::open(File::open(part_of(&path, thread)).unwrap()).unwrap();
-    let mut room = [0; 5000];
-    let out = io::Cursor::new(&mut room[..]);
+    let mut space = [0; 5000];
+    let out = io::Cursor::new(&mut space[..]);
     let mut out = Writer::new(out, &[(Attr::default(), vec![1])]).unwrap();
     let error = append_all([0, 1].map(open).into_iter(), &mut out).unwrap_err();
     assert!(

@@ -7,7 +7,7 @@
 pub enum Mode {
     /// Non-overwrite mode: the recorder reads every byte. Trace for which there is no space is lost.
     #[default]
-    Linear,
+    Normal,
     /// Overwrite mode: the newest bytes overwrite the oldest. The recorder reads the area when it
     /// takes a snapshot.
     Overwrite,
@@ -18,7 +18,7 @@ pub enum Mode {
 #[must_use]
 pub fn since(size: u64, before: u64, head: u64) -> u64 {
     match head.checked_sub(before) {
-        Some(way) => way,
+        Some(distance) => distance,
         None => head.wrapping_sub(before).checked_rem(size).unwrap_or(0),
     }
 }
@@ -29,8 +29,10 @@ mod tests {
 
     #[test]
     fn a_head_that_goes_back_is_an_offset() {
-        for (before, head, way) in [(0, 8, 8), (8, 100, 92), (60, 4, 8), (100, 4, 32), (0, 0, 0)] {
-            assert_eq!(since(64, before, head), way, "{before} {head}");
+        for (before, head, distance) in
+            [(0, 8, 8), (8, 100, 92), (60, 4, 8), (100, 4, 32), (0, 0, 0)]
+        {
+            assert_eq!(since(64, before, head), distance, "{before} {head}");
         }
     }
 }

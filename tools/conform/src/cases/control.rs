@@ -22,7 +22,7 @@ pub fn cases() -> Vec<Case> {
         |pmu, place| {
             let mut attr = pmu.attr();
             attr.sample_period = attr.sample_period.max(1);
-            let mut rig = Rig::with(pmu, &attr, place, pmu.pages(16), Mode::Linear)?;
+            let mut rig = Rig::with(pmu, &attr, place, pmu.pages(16), Mode::Normal)?;
             rig.event.enable()?;
             for n in 1..100 {
                 if n % 10 == 0 {
@@ -44,7 +44,7 @@ pub fn cases() -> Vec<Case> {
             "static void _perf_event_reset(struct perf_event *event)",
         ),
         |pmu, place| {
-            let mut rig = Rig::open(pmu, place, pmu.pages(8), Mode::Linear)?;
+            let mut rig = Rig::open(pmu, place, pmu.pages(8), Mode::Normal)?;
             rig.event.enable()?;
             for _ in 0..10 {
                 rig.traces(1)?;
@@ -72,7 +72,7 @@ pub fn cases() -> Vec<Case> {
             "static void _perf_event_enable(struct perf_event *event)",
         ),
         |pmu, place| {
-            let mut rig = Rig::open(pmu, place, pmu.pages(8), Mode::Linear)?;
+            let mut rig = Rig::open(pmu, place, pmu.pages(8), Mode::Normal)?;
             for _ in 0..10 {
                 rig.event.enable()?;
             }
@@ -97,7 +97,7 @@ pub fn cases() -> Vec<Case> {
                 "static int _perf_event_refresh(struct perf_event *event, int refresh)",
             ),
             |pmu| {
-                let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(8), Mode::Linear)?;
+                let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(8), Mode::Normal)?;
                 // perf refuses this for an event that is inherited or does not sample. Otherwise it enables the event for 3 overflows.
                 let said = match rig.event.refresh(3) {
                     Ok(()) => "taken".to_owned(),
@@ -133,7 +133,7 @@ pub fn cases() -> Vec<Case> {
                 "perf_event_set_addr_filter(struct perf_event *event, char *filter_str)",
             ),
             move |pmu| {
-                let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(8), Mode::Linear)?;
+                let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(8), Mode::Normal)?;
                 let said = rig.event.set_filter(filter);
                 ensure!(
                     said.is_err() || what == "nothing",
@@ -152,7 +152,7 @@ pub fn cases() -> Vec<Case> {
         "control: 50 filters at once",
         core(3431, "if (!has_addr_filter(event))"),
         |pmu| {
-            let rig = Rig::open(pmu, pmu.place(), pmu.pages(8), Mode::Linear)?;
+            let rig = Rig::open(pmu, pmu.place(), pmu.pages(8), Mode::Normal)?;
             let one: Vec<_> = (1..=50)
                 .map(|n| format!("filter {:#x}/0x1000", n << 20))
                 .collect();
@@ -167,7 +167,7 @@ pub fn cases() -> Vec<Case> {
         "control: read of a PMU's event has what it asked for",
         core(6216, "static int perf_read_one(struct perf_event *event,"),
         |pmu| {
-            let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(8), Mode::Linear)?;
+            let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(8), Mode::Normal)?;
             let before = rig.count()?;
             ensure!(before.enabled == 0, "{before:?} before it was enabled");
             rig.event.enable()?;
@@ -187,7 +187,7 @@ pub fn cases() -> Vec<Case> {
         "control: another event's descriptor that is none",
         core(6666, "if (!is_perf_file(output))"),
         |pmu| {
-            let rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Linear)?;
+            let rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Normal)?;
             let (pid, cpu) = pmu.place().args();
             let other = Event::open(&software(CPU_CLOCK, 0), pid, cpu)?;
             drop(rig);
@@ -227,7 +227,7 @@ impl Drop for MaxRate {
 /// A sibling that overflows too often throttles the group: perf stops the leader, perhaps in an NMI, and starts it at the next tick.
 fn throttled(pmu: &Pmu, place: Place) -> Result<String> {
     let _rate = MaxRate::lower()?;
-    let mut rig = Rig::open(pmu, place, pmu.pages(32), Mode::Linear)?;
+    let mut rig = Rig::open(pmu, place, pmu.pages(32), Mode::Normal)?;
     let (pid, cpu) = place.args();
     // Only one sample or a few are allowed in a tick of the scheduler.
     let sibling = Event::open_in(&software(CPU_CLOCK, 500_000), pid, cpu, Some(&rig.event))?;
@@ -251,7 +251,7 @@ fn throttled(pmu: &Pmu, place: Place) -> Result<String> {
 
 /// Records are lost, but trace is not.
 fn data_paused(pmu: &Pmu) -> Result<String> {
-    let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(16), Mode::Linear)?;
+    let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(16), Mode::Normal)?;
     rig.event.pause_output(true)?;
     let base = rig.base.as_ref().context("there is no ring")?;
     let head = makes_trace(&rig.event, base)?;

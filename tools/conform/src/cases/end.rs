@@ -56,7 +56,7 @@ pub fn cases() -> Vec<Case> {
                 let module = Module::of(pmu)?;
                 let before = module.references()?;
                 for n in 0..20 {
-                    let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(2), Mode::Linear)?;
+                    let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(2), Mode::Normal)?;
                     rig.event.enable()?;
                     if n % 4 == 0 {
                         rig.traces(1)?;
@@ -75,14 +75,17 @@ pub fn cases() -> Vec<Case> {
         ring(535, "perf_event_disable_inatomic(handle->event);"),
         |pmu, place| {
             for _ in 0..10 {
-                let mut rig = Rig::open(pmu, place, pmu.pages(1), Mode::Linear)?;
+                let mut rig = Rig::open(pmu, place, pmu.pages(1), Mode::Normal)?;
                 rig.event.enable()?;
                 rig.overflows()?;
             }
             Ok("closed".to_owned())
         },
     ));
-    for (name, mode) in [("linear", Mode::Linear), ("overwrite", Mode::Overwrite)] {
+    for (name, mode) in [
+        ("non-overwrite", Mode::Normal),
+        ("overwrite", Mode::Overwrite),
+    ] {
         cases.push(case(
             format!("end: its CPU goes while it runs, {name}"),
             core(15249, "static void perf_event_exit_cpu_context(int cpu)"),
@@ -95,13 +98,13 @@ pub fn cases() -> Vec<Case> {
         |pmu| {
             let cpu = second(pmu)?;
             for _ in 0..10 {
-                let rig = Rig::open(pmu, Place::Cpu(cpu), pmu.pages(4), Mode::Linear)?;
+                let rig = Rig::open(pmu, Place::Cpu(cpu), pmu.pages(4), Mode::Normal)?;
                 unpin()?;
                 rig.event.enable()?;
                 switch(cpu, false)?;
                 switch(cpu, true)?;
             }
-            let mut rig = Rig::open(pmu, Place::Cpu(cpu), pmu.pages(4), Mode::Linear)?;
+            let mut rig = Rig::open(pmu, Place::Cpu(cpu), pmu.pages(4), Mode::Normal)?;
             rig.event.enable()?;
             rig.traces(1)?;
             rig.settles()?;
@@ -113,7 +116,7 @@ pub fn cases() -> Vec<Case> {
 
 fn in_order(pmu: &Pmu, order: &str) -> Result<String> {
     for n in 0..6 {
-        let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Linear)?;
+        let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Normal)?;
         rig.event.enable()?;
         if n % 2 == 0 {
             rig.traces(1)?;
@@ -131,7 +134,7 @@ fn in_order(pmu: &Pmu, order: &str) -> Result<String> {
             work();
         }
     }
-    let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Linear)?;
+    let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Normal)?;
     rig.event.enable()?;
     rig.traces(1)?;
     rig.settles()?;
@@ -145,7 +148,7 @@ fn area_holds(pmu: &Pmu) -> Result<String> {
     let event = pmu.open(pmu.place())?;
     let base = map_base(&event)?;
     let without = module.references()?;
-    let aux = map_aux(&event, &base, pmu.pages(4), Mode::Linear)?;
+    let aux = map_aux(&event, &base, pmu.pages(4), Mode::Normal)?;
     let with = module.references()?;
     ensure!(
         with > without,
@@ -186,7 +189,7 @@ fn switch(cpu: u32, on: bool) -> Result<()> {
 fn cpu_goes(pmu: &Pmu, mode: Mode) -> Result<String> {
     let cpu = second(pmu)?;
     let pages = match mode {
-        Mode::Linear => pmu.pages(16),
+        Mode::Normal => pmu.pages(16),
         Mode::Overwrite => pmu.overwrites(16)?,
     };
     let mut rig = Rig::open(pmu, Place::Cpu(cpu), pages, mode)?;
@@ -209,7 +212,7 @@ fn cpu_goes(pmu: &Pmu, mode: Mode) -> Result<String> {
         after.wrapping_sub(head)
     );
     ensure!(head > 0, "nothing is visible when the CPU has gone");
-    if mode == Mode::Linear {
+    if mode == Mode::Normal {
         let end = rig.ledger.end.unwrap_or(0);
         ensure!(
             end <= head && head - end < crate::rig::bytes(1),

@@ -32,15 +32,15 @@ pub fn cases() -> Vec<Case> {
     cases.extend(at_both(
         "full: enabled, and nothing was read",
         ring(444, "if (!handle->size) { /* A, matches D */"),
-        no_room,
+        no_space,
     ));
     cases.extend(at_both(
-        "full: no TRUNCATED where there is room",
+        "full: no TRUNCATED where there is space",
         ring(
             346,
             "perf_aux_output_flag(struct perf_output_handle *handle, u64 flags)",
         ),
-        room,
+        space,
     ));
     for (name, part) in [("a byte", 0_u64), ("a page", 1), ("half of it", 2)] {
         let rule = ring(434, "aux_tail = READ_ONCE(rb->user_page->aux_tail);");
@@ -52,7 +52,7 @@ pub fn cases() -> Vec<Case> {
         "full: again and again, 50 times",
         ring(535, "perf_event_disable_inatomic(handle->event);"),
         |pmu| {
-            let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(1), Mode::Linear)?;
+            let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(1), Mode::Normal)?;
             for _ in 0..50 {
                 rig.event.enable()?;
                 rig.overflows()?;
@@ -72,7 +72,7 @@ pub fn cases() -> Vec<Case> {
 
 fn truncates(pmu: &Pmu, place: Place, factor: usize) -> Result<String> {
     let pages = pmu.pages(factor);
-    let mut rig = Rig::open(pmu, place, pages, Mode::Linear)?;
+    let mut rig = Rig::open(pmu, place, pages, Mode::Normal)?;
     rig.event.enable()?;
     rig.overflows()?;
     for _ in 0..5 {
@@ -94,7 +94,7 @@ fn truncates(pmu: &Pmu, place: Place, factor: usize) -> Result<String> {
 }
 
 fn off(pmu: &Pmu, place: Place) -> Result<String> {
-    let mut rig = Rig::open(pmu, place, pmu.pages(2), Mode::Linear)?;
+    let mut rig = Rig::open(pmu, place, pmu.pages(2), Mode::Normal)?;
     rig.event.enable()?;
     rig.overflows()?;
     work();
@@ -116,7 +116,7 @@ fn off(pmu: &Pmu, place: Place) -> Result<String> {
 }
 
 fn goes_on(pmu: &Pmu, place: Place) -> Result<String> {
-    let mut rig = Rig::open(pmu, place, pmu.pages(2), Mode::Linear)?;
+    let mut rig = Rig::open(pmu, place, pmu.pages(2), Mode::Normal)?;
     for _ in 0..5 {
         rig.event.enable()?;
         rig.overflows()?;
@@ -137,9 +137,9 @@ fn goes_on(pmu: &Pmu, place: Place) -> Result<String> {
     rig.is_exact()
 }
 
-fn no_room(pmu: &Pmu, place: Place) -> Result<String> {
+fn no_space(pmu: &Pmu, place: Place) -> Result<String> {
     let pages = pmu.pages(2);
-    let mut rig = Rig::open(pmu, place, pages, Mode::Linear)?;
+    let mut rig = Rig::open(pmu, place, pages, Mode::Normal)?;
     rig.event.enable()?;
     rig.overflows()?;
     work();
@@ -156,7 +156,7 @@ fn no_room(pmu: &Pmu, place: Place) -> Result<String> {
     }
     ensure!(
         rig.head() == head,
-        "aux_head has moved by {} without room",
+        "aux_head has moved by {} without space",
         rig.head().wrapping_sub(head)
     );
     rig.set(Field::AuxTail, rig.tail());
@@ -167,26 +167,26 @@ fn no_room(pmu: &Pmu, place: Place) -> Result<String> {
     rig.is_exact()
 }
 
-fn room(pmu: &Pmu, place: Place) -> Result<String> {
+fn space(pmu: &Pmu, place: Place) -> Result<String> {
     let pages = pmu.pages(64);
-    let mut rig = Rig::open(pmu, place, pages, Mode::Linear)?;
+    let mut rig = Rig::open(pmu, place, pages, Mode::Normal)?;
     rig.event.enable()?;
     for _ in 0..30 {
         work();
         rig.follows()?;
         // A unit that stops at the end of a page or a block leaves the rest of the space unused.
         ensure!(
-            rig.ledger.room <= bytes(pages) / 4,
-            "TRUNCATED with room for {} of {} bytes",
-            rig.ledger.room,
+            rig.ledger.space <= bytes(pages) / 4,
+            "TRUNCATED with space for {} of {} bytes",
+            rig.ledger.space,
             bytes(pages)
         );
     }
     rig.settles()?;
     ensure!(
-        rig.ledger.truncated == 0 || rig.ledger.room <= bytes(pages) / 4,
-        "TRUNCATED with room for {} of {} bytes",
-        rig.ledger.room,
+        rig.ledger.truncated == 0 || rig.ledger.space <= bytes(pages) / 4,
+        "TRUNCATED with space for {} of {} bytes",
+        rig.ledger.space,
         bytes(pages)
     );
     rig.is_exact()
@@ -194,7 +194,7 @@ fn room(pmu: &Pmu, place: Place) -> Result<String> {
 
 fn partly(pmu: &Pmu, part: u64) -> Result<String> {
     let pages = pmu.pages(4);
-    let mut rig = Rig::open(pmu, pmu.place(), pages, Mode::Linear)?;
+    let mut rig = Rig::open(pmu, pmu.place(), pages, Mode::Normal)?;
     rig.event.enable()?;
     rig.overflows()?;
     work();

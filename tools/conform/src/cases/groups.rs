@@ -155,7 +155,7 @@ impl Group {
             opened => opened.context("opening an event of a control group")?,
         };
         // Large: perf's core warns if the driver finds the area full at the switch that leaves the group.
-        Rig::of(pmu, event, place, pmu.pages(1024), Mode::Linear)
+        Rig::of(pmu, event, place, pmu.pages(1024), Mode::Normal)
     }
 
     fn enter(&self) -> Result<()> {

@@ -39,7 +39,7 @@ pub fn cases() -> Vec<Case> {
         rule,
         |pmu| {
             let pages = pmu.pages(4);
-            let rig = Rig::open(pmu, pmu.place(), pages, Mode::Linear)?;
+            let rig = Rig::open(pmu, pmu.place(), pages, Mode::Normal)?;
             let done = AtomicBool::new(false);
             std::thread::scope(|scope| -> Result<()> {
                 beside(scope, || {
@@ -64,7 +64,7 @@ pub fn cases() -> Vec<Case> {
         "hostile: the control page is filled with ones",
         core(7390, "aux_offset = READ_ONCE(rb->user_page->aux_offset);"),
         |pmu| {
-            let rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Linear)?;
+            let rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Normal)?;
             rig.event.enable()?;
             let fields = [
                 Field::DataHead,
@@ -98,7 +98,7 @@ pub fn cases() -> Vec<Case> {
         |pmu, place| {
             let mut bytes = 0;
             for n in 0..20 {
-                let mut rig = Rig::open(pmu, place, pmu.pages(4), Mode::Linear)?;
+                let mut rig = Rig::open(pmu, place, pmu.pages(4), Mode::Normal)?;
                 rig.event.enable()?;
                 if n % 2 == 0 {
                     work();
@@ -121,7 +121,7 @@ pub fn cases() -> Vec<Case> {
             "static void _perf_event_disable(struct perf_event *event)",
         ),
         |pmu| {
-            let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(16), Mode::Linear)?;
+            let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(16), Mode::Normal)?;
             for n in 0..2000 {
                 rig.event.enable()?;
                 rig.event.disable()?;
@@ -138,7 +138,7 @@ pub fn cases() -> Vec<Case> {
         "hostile: enabled and disabled from another thread",
         core(281, "static int event_function(void *info)"),
         |pmu| {
-            let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(16), Mode::Linear)?;
+            let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(16), Mode::Normal)?;
             let other = rig.event.try_clone()?;
             let done = AtomicBool::new(false);
             let toggled = std::thread::scope(|scope| {
@@ -172,7 +172,7 @@ pub fn cases() -> Vec<Case> {
         ),
         |pmu| {
             for n in 0..100 {
-                let rig = Rig::open(pmu, pmu.place(), pmu.pages(1 << (n % 3)), Mode::Linear)?;
+                let rig = Rig::open(pmu, pmu.place(), pmu.pages(1 << (n % 3)), Mode::Normal)?;
                 rig.event.enable()?;
                 if n % 10 == 0 {
                     work();
@@ -194,7 +194,7 @@ pub fn cases() -> Vec<Case> {
 
 fn tail_is(pmu: &Pmu, tail: u64) -> Result<String> {
     let pages = pmu.pages(4);
-    let rig = Rig::open(pmu, pmu.place(), pages, Mode::Linear)?;
+    let rig = Rig::open(pmu, pmu.place(), pages, Mode::Normal)?;
     for _ in 0..5 {
         rig.set(Field::AuxTail, tail);
         let before = rig.head();
@@ -207,7 +207,7 @@ fn tail_is(pmu: &Pmu, tail: u64) -> Result<String> {
         let space = tail.wrapping_sub(before).wrapping_sub(1) & (bytes(pages) - 1);
         ensure!(
             moved <= space,
-            "aux_head has moved by {moved}, and there was room for {space}"
+            "aux_head has moved by {moved}, and there was space for {space}"
         );
     }
     recovers(pmu, rig)
@@ -216,7 +216,7 @@ fn tail_is(pmu: &Pmu, tail: u64) -> Result<String> {
 /// Checks that another area of the PMU works as before.
 fn recovers(pmu: &Pmu, rig: Rig) -> Result<String> {
     drop(rig);
-    let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Linear)?;
+    let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Normal)?;
     rig.event.enable()?;
     rig.traces(1)?;
     rig.settles()?;
@@ -224,7 +224,7 @@ fn recovers(pmu: &Pmu, rig: Rig) -> Result<String> {
 }
 
 fn data_full(pmu: &Pmu, place: Place) -> Result<String> {
-    let mut rig = Rig::open(pmu, place, pmu.pages(64), Mode::Linear)?;
+    let mut rig = Rig::open(pmu, place, pmu.pages(64), Mode::Normal)?;
     let (pid, cpu) = place.args();
     let noise = auxrec::sys::Event::open(&software(CPU_CLOCK, 50_000), pid, cpu)?;
     noise.set_output(&rig.event)?;
@@ -256,7 +256,7 @@ fn two_cpus(pmu: &Pmu) -> Result<String> {
     };
     let second = u32::from(first == 0);
     let each = |cpu: u32| -> Result<u64> {
-        let mut rig = Rig::open(pmu, Place::Cpu(cpu), pmu.pages(16), Mode::Linear)?;
+        let mut rig = Rig::open(pmu, Place::Cpu(cpu), pmu.pages(16), Mode::Normal)?;
         pin(cpu)?;
         rig.event.enable()?;
         for _ in 0..20 {

@@ -117,7 +117,7 @@ pub fn cases() -> Vec<Case> {
                 let mapped = Mapping::new(&event, offset, pages * page_size(), true);
                 refused("it", mapped, wrong.error)?;
                 // A correct mapping still succeeds.
-                map_aux(&event, &base, pmu.pages(4), Mode::Linear)
+                map_aux(&event, &base, pmu.pages(4), Mode::Normal)
                     .context("the right area behind it")?;
                 Ok("refused".to_owned())
             },
@@ -168,7 +168,7 @@ pub fn cases() -> Vec<Case> {
             "map: the data ring twice",
             core(7325, "if (refcount_inc_not_zero(&event->rb->mmap_count)) {"),
             |pmu| {
-                let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Linear)?;
+                let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Normal)?;
                 let again = map_base(&rig.event)?;
                 rig.event.enable()?;
                 rig.traces(1)?;
@@ -182,7 +182,7 @@ pub fn cases() -> Vec<Case> {
             core(7417, "refcount_inc(&rb->aux_mmap_count);"),
             |pmu| {
                 let pages = pmu.pages(4);
-                let mut rig = Rig::open(pmu, pmu.place(), pages, Mode::Linear)?;
+                let mut rig = Rig::open(pmu, pmu.place(), pages, Mode::Normal)?;
                 let again = Mapping::new(&rig.event, offset(), pages * page_size(), true)?;
                 rig.event.enable()?;
                 rig.traces(1)?;
@@ -208,7 +208,7 @@ pub fn cases() -> Vec<Case> {
             core(7400, "if (rb_has_aux(rb) && rb->aux_pgoff != pgoff_start)"),
             |pmu| {
                 let pages = pmu.pages(4);
-                let rig = Rig::open(pmu, pmu.place(), pages, Mode::Linear)?;
+                let rig = Rig::open(pmu, pmu.place(), pages, Mode::Normal)?;
                 let far = offset() + bytes(pages);
                 rig.set(Field::AuxOffset, far);
                 let mapped = Mapping::new(&rig.event, far, pages * page_size(), true);
@@ -238,7 +238,7 @@ pub fn cases() -> Vec<Case> {
                 );
                 let mapped = Mapping::new(&event, offset(), pages * page_size(), true);
                 ensure!(mapped.is_err(), "it was not refused");
-                map_aux(&event, &base, pmu.pages(4), Mode::Linear)
+                map_aux(&event, &base, pmu.pages(4), Mode::Normal)
                     .context("the right area behind it")?;
                 Ok("refused".to_owned())
             },
@@ -250,7 +250,7 @@ pub fn cases() -> Vec<Case> {
                 "rb->aux_priv = event->pmu->setup_aux(event, rb->aux_pages, nr_pages,",
             ),
             |pmu| {
-                if pmu.linear == 1 {
+                if pmu.normal == 1 {
                     return Err(super::skip("a page is enough for it"));
                 }
                 let event = pmu.open(pmu.place())?;
@@ -258,11 +258,11 @@ pub fn cases() -> Vec<Case> {
                 for _ in 0..20 {
                     refused(
                         "it",
-                        map_aux(&event, &base, pmu.linear / 2, Mode::Linear),
+                        map_aux(&event, &base, pmu.normal / 2, Mode::Normal),
                         Errno::NOMEM,
                     )?;
                 }
-                map_aux(&event, &base, pmu.linear, Mode::Linear)
+                map_aux(&event, &base, pmu.normal, Mode::Normal)
                     .context("the smallest behind it")?;
                 Ok("refused, 20 times".to_owned())
             },
@@ -276,7 +276,7 @@ pub fn cases() -> Vec<Case> {
                 "rb->aux_priv = event->pmu->setup_aux(event, rb->aux_pages, nr_pages,",
             ),
             move |pmu| {
-                let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(factor), Mode::Linear)?;
+                let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(factor), Mode::Normal)?;
                 rig.event.enable()?;
                 rig.traces(1)?;
                 rig.settles()?;
@@ -289,7 +289,7 @@ pub fn cases() -> Vec<Case> {
             "map: the area cannot be written",
             core(7151, "return vmf->pgoff == 0 ? 0 : VM_FAULT_SIGBUS;"),
             |pmu| {
-                let rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Linear)?;
+                let rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Normal)?;
                 let aux = rig.aux.as_ref().context("no area")?;
                 ensure!(
                     !writable(aux)?,
@@ -305,7 +305,7 @@ pub fn cases() -> Vec<Case> {
                 "vm_flags_set(vma, VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP);",
             ),
             |pmu| {
-                let _rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Linear)?;
+                let _rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Normal)?;
                 let maps = std::fs::read_to_string("/proc/self/smaps")?;
                 let flags = maps
                     .split("anon_inode:[perf_event]")
@@ -320,7 +320,7 @@ pub fn cases() -> Vec<Case> {
             "map: the control page says where the data ring is",
             core(6831, "userpg->data_offset = PAGE_SIZE;"),
             |pmu| {
-                let rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Linear)?;
+                let rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Normal)?;
                 let base = rig.base.as_ref().context("no control page")?;
                 let mut words = [0; 16];
                 base.copy_out(1040, &mut words)
@@ -347,7 +347,7 @@ pub fn cases() -> Vec<Case> {
             "if (rb_has_aux(rb) && vma_start_pgoff(vma) == rb->aux_pgoff &&",
         ),
         |pmu, place| {
-            let mut rig = Rig::open(pmu, place, pmu.pages(1), Mode::Linear)?;
+            let mut rig = Rig::open(pmu, place, pmu.pages(1), Mode::Normal)?;
             for n in 0..40 {
                 drop(rig.aux.take());
                 rig.base = None;
@@ -393,7 +393,7 @@ fn no_data(pmu: &Pmu) -> Result<String> {
 }
 
 fn other_size(pmu: &Pmu, first: usize, second: usize) -> Result<String> {
-    let rig = Rig::open(pmu, pmu.place(), pmu.pages(first), Mode::Linear)?;
+    let rig = Rig::open(pmu, pmu.place(), pmu.pages(first), Mode::Normal)?;
     let pages = pmu.pages(second);
     rig.set(Field::AuxSize, bytes(pages));
     let mapped = Mapping::new(&rig.event, offset(), pages * page_size(), true);
@@ -404,7 +404,7 @@ fn other_size(pmu: &Pmu, first: usize, second: usize) -> Result<String> {
 /// The head continues, and so does the driver.
 fn again(pmu: &Pmu, place: Place) -> Result<String> {
     let pages = pmu.pages(8);
-    let mut rig = Rig::open(pmu, place, pages, Mode::Linear)?;
+    let mut rig = Rig::open(pmu, place, pages, Mode::Normal)?;
     rig.event.enable()?;
     // Then the head is not at the front of the area.
     rig.traces(bytes(pmu.pages(1)) / 2)?;

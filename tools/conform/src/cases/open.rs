@@ -211,7 +211,7 @@ pub fn cases() -> Vec<Case> {
         "open: nothing is traced before it is enabled",
         core(13415, "event->state\t\t= PERF_EVENT_STATE_INACTIVE;"),
         |pmu, place| {
-            let rig = Rig::open(pmu, place, pmu.pages(4), Mode::Linear)?;
+            let rig = Rig::open(pmu, place, pmu.pages(4), Mode::Normal)?;
             for _ in 0..5 {
                 work();
             }
@@ -254,7 +254,7 @@ pub fn cases() -> Vec<Case> {
         "open: the id is that of its records",
         core(6654, "u64 id = primary_event_id(event);"),
         |pmu, place| {
-            let mut rig = Rig::open(pmu, place, pmu.pages(4), Mode::Linear)?;
+            let mut rig = Rig::open(pmu, place, pmu.pages(4), Mode::Normal)?;
             rig.event.enable()?;
             rig.traces(1)?;
             rig.settles()?;
@@ -282,7 +282,7 @@ fn frequency(pmu: &Pmu) -> Result<String> {
     let mut attr = pmu.attr();
     attr.flags |= Flags::FREQ;
     attr.sample_period = 1000;
-    let rig = Rig::with(pmu, &attr, pmu.place(), pmu.pages(16), Mode::Linear);
+    let rig = Rig::with(pmu, &attr, pmu.place(), pmu.pages(16), Mode::Normal);
     let mut rig = match rig {
         Ok(rig) => rig,
         Err(error) => return Ok(format!("refused: {error:#}")),
@@ -312,7 +312,7 @@ fn config_opens(pmu: &Pmu, config: u64, config1: u64, config2: u64) -> Result<bo
         return Ok(false);
     };
     let base = crate::rig::map_base(&event)?;
-    let area = crate::rig::map_aux(&event, &base, pmu.pages(4), Mode::Linear);
+    let area = crate::rig::map_aux(&event, &base, pmu.pages(4), Mode::Normal);
     if let Place::Cpu(cpu) = pmu.place() {
         crate::rig::pin(cpu)?;
     }
@@ -336,8 +336,8 @@ fn second(pmu: &Pmu, place: Place) -> Result<String> {
     drop((first, second));
     // Each event has its own ring, but both use one unit.
     let mut rigs = [
-        Rig::open(pmu, place, pmu.pages(4), Mode::Linear)?,
-        Rig::open(pmu, place, pmu.pages(4), Mode::Linear)?,
+        Rig::open(pmu, place, pmu.pages(4), Mode::Normal)?,
+        Rig::open(pmu, place, pmu.pages(4), Mode::Normal)?,
     ];
     for rig in &rigs {
         rig.event.enable()?;

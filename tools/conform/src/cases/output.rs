@@ -20,7 +20,7 @@ pub fn cases() -> Vec<Case> {
             "output: into itself",
             core(13731, "if (event == output_event)"),
             |pmu| {
-                let rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Linear)?;
+                let rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Normal)?;
                 refused("it", rig.event.set_output(&rig.event), Errno::INVAL)?;
                 Ok("refused".to_owned())
             },
@@ -32,7 +32,7 @@ pub fn cases() -> Vec<Case> {
                 let Place::Cpu(cpu) = pmu.cpu()? else {
                     return Err(skip("its events are not of CPUs"));
                 };
-                let rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Linear)?;
+                let rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Normal)?;
                 let other = Event::open(&software(DUMMY, 0), -1, i32::from(cpu == 0))
                     .map_err(|_| skip("this machine has one CPU"))?;
                 refused("it", other.set_output(&rig.event), Errno::INVAL)?;
@@ -46,7 +46,7 @@ pub fn cases() -> Vec<Case> {
                 "/* Can't redirect output if we've got an active mmap() */",
             ),
             |pmu| {
-                let rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Linear)?;
+                let rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Normal)?;
                 let (pid, cpu) = pmu.place().args();
                 let other = Event::open(&software(DUMMY, 0), pid, cpu)?;
                 let _ring = map_base(&other)?;
@@ -59,7 +59,7 @@ pub fn cases() -> Vec<Case> {
             "output: with another clock",
             core(13749, "if (output_event->clock != event->clock)"),
             |pmu| {
-                let rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Linear)?;
+                let rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Normal)?;
                 let mut attr = software(DUMMY, 0);
                 attr.flags |= Flags::USE_CLOCKID;
                 attr.clockid = 1;
@@ -86,7 +86,7 @@ pub fn cases() -> Vec<Case> {
                 "static void ring_buffer_attach(struct perf_event *event,",
             ),
             |pmu| {
-                let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Linear)?;
+                let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Normal)?;
                 let (pid, cpu) = pmu.place().args();
                 rig.event.enable()?;
                 for _ in 0..20 {
@@ -109,7 +109,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 fn beside(pmu: &Pmu) -> Result<String> {
-    let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(8), Mode::Linear)?;
+    let mut rig = Rig::open(pmu, pmu.place(), pmu.pages(8), Mode::Normal)?;
     let (pid, cpu) = pmu.place().args();
     let mut attr = software(CPU_CLOCK, 300_000);
     attr.flags |= Flags::DISABLED;
@@ -140,7 +140,7 @@ fn into_other(pmu: &Pmu) -> Result<String> {
     let base = map_base(&owner)?;
     let event = pmu.open(pmu.place())?;
     event.set_output(&owner)?;
-    let area = map_aux(&owner, &base, pmu.pages(4), Mode::Linear);
+    let area = map_aux(&owner, &base, pmu.pages(4), Mode::Normal);
     refused("an area of an event that has none", area, Errno::OPNOTSUPP)?;
     if let Place::Cpu(cpu) = pmu.place() {
         pin(cpu)?;
@@ -158,7 +158,7 @@ fn into_other(pmu: &Pmu) -> Result<String> {
 /// perf refuses the second event of an exclusive PMU. With any other PMU two events use one area, which must not harm the kernel.
 fn two(pmu: &Pmu) -> Result<String> {
     let place = pmu.place();
-    let mut rig = Rig::open(pmu, place, pmu.pages(8), Mode::Linear)?;
+    let mut rig = Rig::open(pmu, place, pmu.pages(8), Mode::Normal)?;
     let second = match pmu.open(place) {
         Ok(second) => second,
         Err(error) => return Ok(format!("the second is refused: {error}")),

@@ -114,7 +114,7 @@ fn head(pmu: &Pmu) -> Result<String> {
     let pages = pmu.overwrites(1)?;
     let len = bytes(pages);
     let mut rig = Rig::open(pmu, pmu.place(), pages, Mode::Overwrite)?;
-    let (mut last, mut back, mut most) = (0, 0, 0);
+    let (mut last, mut back, mut max) = (0, 0, 0);
     let mut same = 0;
     for _ in 0..60 {
         rig.event.enable()?;
@@ -126,17 +126,17 @@ fn head(pmu: &Pmu) -> Result<String> {
         let head = rig.head();
         back += u32::from(head < last);
         same += u32::from(head == last);
-        most = most.max(head);
+        max = max.max(head);
         last = head;
     }
     ensure!(same < 60, "it never moves");
     ensure!(
-        back == 0 || most <= len,
-        "it goes back {back} times, and is up to {most:#x} in an area of {len:#x}"
+        back == 0 || max <= len,
+        "it goes back {back} times, and is up to {max:#x} in an area of {len:#x}"
     );
     Ok(match back {
-        0 => format!("it goes on, to {most:#x}, in an area of {len:#x}"),
-        _ => format!("it is an offset, up to {most:#x}, in an area of {len:#x}"),
+        0 => format!("it goes on, to {max:#x}, in an area of {len:#x}"),
+        _ => format!("it is an offset, up to {max:#x}, in an area of {len:#x}"),
     })
 }
 

@@ -45,7 +45,7 @@ fn rig(pmu: &Pmu, place: Place, start: u32, actions: &[(u32, u64)]) -> Result<(R
     }
     let mut attr = pmu.attr();
     attr.aux_action = start;
-    let rig = Rig::with(pmu, &attr, place, pmu.pages(16), Mode::Linear)?;
+    let rig = Rig::with(pmu, &attr, place, pmu.pages(16), Mode::Normal)?;
     let mut others = Vec::new();
     for &(action, period) in actions {
         let mut attr = software(CPU_CLOCK, period);

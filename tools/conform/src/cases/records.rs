@@ -50,7 +50,7 @@ pub fn cases() -> Vec<Case> {
         "records: one format",
         ring(355, "handle->aux_flags |= flags;"),
         |pmu, place| {
-            let mut rig = Rig::open(pmu, place, pmu.pages(4), Mode::Linear)?;
+            let mut rig = Rig::open(pmu, place, pmu.pages(4), Mode::Normal)?;
             for _ in 0..4 {
                 rig.event.enable()?;
                 rig.traces(1)?;
@@ -70,7 +70,7 @@ pub fn cases() -> Vec<Case> {
         "records: switched on and off 200 times",
         core(2492, "event->pmu->del(event, 0);"),
         |pmu, place| {
-            let mut rig = Rig::open(pmu, place, pmu.pages(16), Mode::Linear)?;
+            let mut rig = Rig::open(pmu, place, pmu.pages(16), Mode::Normal)?;
             for _ in 0..200 {
                 rig.event.enable()?;
                 work();
@@ -86,7 +86,7 @@ pub fn cases() -> Vec<Case> {
         "records: ITRACE_START once for a thread that is traced",
         core(10531, "perf_event_itrace_started(struct perf_event *event)"),
         |pmu, place| {
-            let mut rig = Rig::open(pmu, place, pmu.pages(4), Mode::Linear)?;
+            let mut rig = Rig::open(pmu, place, pmu.pages(4), Mode::Normal)?;
             for _ in 0..5 {
                 rig.event.enable()?;
                 rig.traces(1)?;
@@ -132,7 +132,7 @@ fn at_each(name: &str, run: impl Fn(&Pmu, Place) -> Result<String> + Clone + 'st
 
 fn adds_up(pmu: &Pmu, place: Place, factor: usize, laps: u64) -> Result<String> {
     let pages = pmu.pages(factor);
-    let mut rig = Rig::open(pmu, place, pages, Mode::Linear)?;
+    let mut rig = Rig::open(pmu, place, pages, Mode::Normal)?;
     rig.event.enable()?;
     // The amount is limited, as a large area takes long. The area must wrap, and half of it must be more than a record.
     let enough = (bytes(pages) * laps).min(1 << 20);
@@ -150,7 +150,7 @@ fn adds_up(pmu: &Pmu, place: Place, factor: usize, laps: u64) -> Result<String> 
 }
 
 fn who(pmu: &Pmu, place: Place) -> Result<String> {
-    let mut rig = Rig::open(pmu, place, pmu.pages(4), Mode::Linear)?;
+    let mut rig = Rig::open(pmu, place, pmu.pages(4), Mode::Normal)?;
     rig.event.enable()?;
     rig.traces(bytes(pmu.pages(8)))?;
     rig.settles()?;
@@ -171,7 +171,7 @@ fn who(pmu: &Pmu, place: Place) -> Result<String> {
 }
 
 fn head(pmu: &Pmu, place: Place) -> Result<String> {
-    let mut rig = Rig::open(pmu, place, pmu.pages(8), Mode::Linear)?;
+    let mut rig = Rig::open(pmu, place, pmu.pages(8), Mode::Normal)?;
     let mut times = 0;
     for _ in 0..10 {
         rig.event.enable()?;
@@ -191,7 +191,7 @@ fn head(pmu: &Pmu, place: Place) -> Result<String> {
 
 fn zeroes(pmu: &Pmu, place: Place) -> Result<String> {
     let pages = pmu.pages(16);
-    let mut rig = Rig::open(pmu, place, pages, Mode::Linear)?;
+    let mut rig = Rig::open(pmu, place, pages, Mode::Normal)?;
     let all = rig.bytes(0, bytes(pages))?;
     ensure!(all.iter().all(|byte| *byte == 0), "the area is not empty");
     rig.event.enable()?;
@@ -216,7 +216,7 @@ fn zeroes(pmu: &Pmu, place: Place) -> Result<String> {
 
 fn unread(pmu: &Pmu, place: Place) -> Result<String> {
     let pages = pmu.pages(4);
-    let mut rig = Rig::open(pmu, place, pages, Mode::Linear)?;
+    let mut rig = Rig::open(pmu, place, pages, Mode::Normal)?;
     rig.event.enable()?;
     rig.fills(1)?;
     rig.event.disable()?;
@@ -243,7 +243,7 @@ fn unread(pmu: &Pmu, place: Place) -> Result<String> {
 }
 
 fn flushed(pmu: &Pmu, place: Place) -> Result<String> {
-    let mut rig = Rig::open(pmu, place, pmu.pages(16), Mode::Linear)?;
+    let mut rig = Rig::open(pmu, place, pmu.pages(16), Mode::Normal)?;
     let mut total = 0;
     for _ in 0..10 {
         let before = rig.head();
@@ -282,7 +282,7 @@ fn migrates(pmu: &Pmu) -> Result<String> {
     if cpus < 2 {
         return Err(super::skip("this machine has one CPU"));
     }
-    let mut rig = Rig::open(pmu, place, pmu.pages(64), Mode::Linear)?;
+    let mut rig = Rig::open(pmu, place, pmu.pages(64), Mode::Normal)?;
     rig.event.enable()?;
     for turn in 0..40 {
         crate::rig::pin(u32::try_from(turn % cpus.min(4))?)?;

@@ -62,7 +62,7 @@ fn sampled(pmu: &Pmu, size: u32) -> Result<String> {
 }
 
 /// The number of samples, and of samples with trace. Each sample ends with the length of its trace, and the trace.
-fn samples(base: &Mapping, most: u32) -> Result<(usize, usize)> {
+fn samples(base: &Mapping, max: u32) -> Result<(usize, usize)> {
     let page = usize::try_from(bytes(1))?;
     let end = base.load(Field::DataHead, std::sync::atomic::Ordering::Acquire);
     let end = usize::try_from(end.min(bytes(DATA_PAGES)))?;
@@ -83,8 +83,8 @@ fn samples(base: &Mapping, most: u32) -> Result<(usize, usize)> {
             // Before this field: header, identifier, pid and tid, time, CPU.
             let size = number(&record, 40, 8)?;
             ensure!(
-                size <= u64::from(most) && size % 8 == 0 && 48 + size == u64::try_from(len)?,
-                "a sample of {len} bytes says that {size} bytes are trace, and {most} were asked for"
+                size <= u64::from(max) && size % 8 == 0 && 48 + size == u64::try_from(len)?,
+                "a sample of {len} bytes says that {size} bytes are trace, and {max} were asked for"
             );
             count += 1;
             with += usize::from(size > 0);

@@ -42,7 +42,7 @@ pub fn cases() -> Vec<Case> {
             core(14979, "if (!event->attr.inherit ||"),
             |pmu| {
                 pmu.task()?;
-                let mut rig = Rig::open(pmu, Place::Task, pmu.pages(16), Mode::Linear)?;
+                let mut rig = Rig::open(pmu, Place::Task, pmu.pages(16), Mode::Normal)?;
                 rig.event.enable()?;
                 rig.traces(1)?;
                 rig.event.disable()?;
@@ -131,7 +131,7 @@ pub fn cases() -> Vec<Case> {
                 let place = pmu.task()?;
                 let name = pmu.clone();
                 let opened = std::thread::Builder::new()
-                    .spawn(move || Rig::open(&name, place, name.pages(4), Mode::Linear))
+                    .spawn(move || Rig::open(&name, place, name.pages(4), Mode::Normal))
                     .context("starting a thread")?;
                 let rig = opened
                     .join()
@@ -179,7 +179,7 @@ fn of_child(pmu: &Pmu) -> Result<Rig> {
     attr.flags |= Flags::INHERIT;
     let event = Event::open(&attr, 0, i32::try_from(cpu)?).context("opening an inherited event")?;
     crate::rig::pin(cpu)?;
-    let mut rig = Rig::of(pmu, event, Place::Task, pmu.pages(64), Mode::Linear)?;
+    let mut rig = Rig::of(pmu, event, Place::Task, pmu.pages(64), Mode::Normal)?;
     // The area may have parts of several streams, so its bytes are not checked.
     rig.stream = None;
     rig.event.enable()?;
@@ -216,7 +216,7 @@ fn on_exec(pmu: &Pmu) -> Result<String> {
     pmu.task()?;
     let mut attr = pmu.attr();
     attr.flags |= Flags::ENABLE_ON_EXEC;
-    let mut rig = Rig::with(pmu, &attr, Place::Task, pmu.pages(4), Mode::Linear)?;
+    let mut rig = Rig::with(pmu, &attr, Place::Task, pmu.pages(4), Mode::Normal)?;
     for _ in 0..10 {
         work();
     }
@@ -232,7 +232,7 @@ fn on_exec(pmu: &Pmu) -> Result<String> {
 fn of_other(pmu: &Pmu, child: &Child) -> Result<Rig> {
     pmu.task()?;
     let event = Event::open(&pmu.attr(), i32::try_from(child.id())?, -1)?;
-    Rig::of(pmu, event, Place::Task, pmu.pages(16), Mode::Linear)
+    Rig::of(pmu, event, Place::Task, pmu.pages(16), Mode::Normal)
 }
 
 fn other(pmu: &Pmu) -> Result<String> {
@@ -276,7 +276,7 @@ fn ends(pmu: &Pmu) -> Result<String> {
 fn two(pmu: &Pmu) -> Result<String> {
     pmu.task()?;
     let each = |pmu: &Pmu| -> Result<u64> {
-        let mut rig = Rig::open(pmu, Place::Task, pmu.pages(16), Mode::Linear)?;
+        let mut rig = Rig::open(pmu, Place::Task, pmu.pages(16), Mode::Normal)?;
         rig.event.enable()?;
         for _ in 0..10 {
             rig.traces(1)?;

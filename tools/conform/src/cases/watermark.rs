@@ -29,7 +29,7 @@ pub fn cases() -> Vec<Case> {
     cases.push(case("watermark: more than the area", rule, |pmu| {
         let mut attr = pmu.attr();
         attr.aux_watermark = u32::MAX;
-        let mut rig = Rig::with(pmu, &attr, pmu.place(), pmu.pages(4), Mode::Linear)?;
+        let mut rig = Rig::with(pmu, &attr, pmu.place(), pmu.pages(4), Mode::Normal)?;
         for _ in 0..10 {
             rig.event.enable()?;
             work();
@@ -44,7 +44,7 @@ pub fn cases() -> Vec<Case> {
     cases.push(case("watermark: a byte", rule, |pmu| {
         let mut attr = pmu.attr();
         attr.aux_watermark = 1;
-        let mut rig = Rig::with(pmu, &attr, pmu.place(), pmu.pages(4), Mode::Linear)?;
+        let mut rig = Rig::with(pmu, &attr, pmu.place(), pmu.pages(4), Mode::Normal)?;
         rig.event.enable()?;
         rig.traces(bytes(pmu.pages(8)))?;
         rig.settles()?;
@@ -54,7 +54,7 @@ pub fn cases() -> Vec<Case> {
         "watermark: the reader is woken when the area is full",
         ring(536, "perf_output_wakeup(handle);"),
         |pmu, place| {
-            let mut rig = Rig::open(pmu, place, pmu.pages(2), Mode::Linear)?;
+            let mut rig = Rig::open(pmu, place, pmu.pages(2), Mode::Normal)?;
             ensure!(
                 !rig.is_readable()?,
                 "it is readable before anything was traced"
@@ -78,7 +78,7 @@ fn rig(pmu: &Pmu, part: usize) -> Result<(Rig, u64)> {
     let watermark = bytes(pages / part);
     let mut attr = pmu.attr();
     attr.aux_watermark = u32::try_from(watermark)?;
-    let rig = Rig::with(pmu, &attr, pmu.place(), pages, Mode::Linear)?;
+    let rig = Rig::with(pmu, &attr, pmu.place(), pages, Mode::Normal)?;
     Ok((rig, watermark))
 }
 
@@ -94,9 +94,9 @@ fn length(pmu: &Pmu, part: usize) -> Result<String> {
         rig.overflows()?;
         rig.settles()?;
         // A unit that can stop only at the end of a page may be a page late. The bytes that a unit writes at once come in addition.
-        let most = watermark + watermark / 2 + bytes(2);
+        let max = watermark + watermark / 2 + bytes(2);
         let longest = rig.ledger.longest;
-        if longest <= most {
+        if longest <= max {
             return Ok(format!("{longest} bytes at most, watermark {watermark}"));
         }
         seen.push(longest);

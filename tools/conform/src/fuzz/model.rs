@@ -36,7 +36,7 @@ pub struct Unit {
     /// Whether its events have a period.
     pub samples: bool,
     /// Pages of its smallest area.
-    pub linear: usize,
+    pub normal: usize,
     /// Pages of its smallest area in overwrite mode.
     pub overwrite: Option<usize>,
 }

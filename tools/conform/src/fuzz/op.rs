@@ -236,13 +236,13 @@ pub fn program(units: usize, stretches: usize, burst: usize) -> BoxedStrategy<Ve
 }
 
 /// An event, followed by calls that take the kernel little time, most of them for this event.
-fn calls(units: usize, most: usize) -> impl Strategy<Value = Vec<Op>> {
+fn calls(units: usize, max: usize) -> impl Strategy<Value = Vec<Op>> {
     traced(units).prop_flat_map(move |begin| {
         let own = begin.iter().find_map(|op| match op {
             Op::Open(open) => Some(open.slot),
             _ => None,
         });
-        let calls = proptest::collection::vec(call(own.unwrap_or_default()), 1..=most);
+        let calls = proptest::collection::vec(call(own.unwrap_or_default()), 1..=max);
         calls.prop_map(move |calls| [begin.clone(), calls].concat())
     })
 }

@@ -33,10 +33,10 @@ static void catch(void)
 
 static __attribute__((noinline)) long deep(long n)
 {
-	volatile char room[3000];
+	volatile char space[3000];
 
-	room[n % 3000] = n;
-	return n ? deep(n - 1) + room[n % 3000] : 0;
+	space[n % 3000] = n;
+	return n ? deep(n - 1) + space[n % 3000] : 0;
 }
 
 static long stack_that_grows(void)

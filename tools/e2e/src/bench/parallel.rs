@@ -76,8 +76,8 @@ pub fn run() -> Result<()> {
 /// Formats the median, the minimum and the maximum.
 pub fn spread(mut of: [u64; TIMES]) -> String {
     of.sort_unstable();
-    let [least, .., most] = of;
-    format!("{} {least} {most}", of[TIMES / 2])
+    let [least, .., max] = of;
+    format!("{} {least} {max}", of[TIMES / 2])
 }
 
 /// The rate in KiB per second.

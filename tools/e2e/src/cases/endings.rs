@@ -116,7 +116,7 @@ pub(super) fn full_disk(name: &str) -> Result<String> {
         seen.is_right()?;
         ensure!(
             seen.content.recorded > 1 << 19,
-            "the disk has room for more: {seen}"
+            "the disk has space for more: {seen}"
         );
         released()?;
         out = seen.to_string();

@@ -120,9 +120,9 @@ impl Trace {
             );
         }
         if self.overwrite {
-            let most = ring * PAGE * u64::try_from(seen.cpus.len())?;
+            let max = ring * PAGE * u64::try_from(seen.cpus.len())?;
             ensure!(
-                seen.content.recorded <= most,
+                seen.content.recorded <= max,
                 "more in the file than the rings hold: {seen}"
             );
         }

@@ -179,7 +179,7 @@ fn causes(second: &str) -> Result<()> {
             set(&control, Field::AuxTail, tail);
             only(pmu, "begin_no_space", || once(&event))?;
             let now = get(&control, Field::AuxHead);
-            ensure!(now == head, "{} bytes without room", now - head);
+            ensure!(now == head, "{} bytes without space", now - head);
         }
 
         // After the unmapping, there is no AUX area, as at first.

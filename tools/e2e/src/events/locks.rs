@@ -319,7 +319,7 @@ impl Group {
 
     /// Lets the overflow act a few times. Returns how often it did, as far as that is known, and the tracing event alone.
     fn act(mut self, way: Way) -> Result<(Probe, u64)> {
-        const MOST: u64 = 400;
+        const MAX_ROUNDS: u64 = 400;
         // A limited tracepoint stays stopped when it is enabled again, because `perf_trace_add()` does not change its state.
         let times = if way == Way::Limit { 3 } else { 5 };
         let first = self.others.first().context("no event overflows")?;
@@ -328,7 +328,7 @@ impl Group {
         }
         let started = Instant::now();
         let mut acted = 0;
-        for _ in 0..MOST {
+        for _ in 0..MAX_ROUNDS {
             match way {
                 Way::Throttle => {
                     // Disables and enables the group, so that the last period is 1 and the next occurrence overflows twice. perf schedules

@@ -173,17 +173,17 @@ impl Probe {
         Ok(())
     }
 
-    /// Reads at most `most` bytes of trace, and releases them. Returns how many were read.
+    /// Reads at most `max` bytes of trace, and releases them. Returns how many were read.
     ///
     /// # Errors
     /// If `aux_head` is not valid.
-    pub fn read_trace(&mut self, most: u64) -> Result<u64> {
+    pub fn read_trace(&mut self, max: u64) -> Result<u64> {
         let area = AuxArea {
             base: &self.base,
             aux: Some(&self.aux),
         };
         let range = self.area.pending(&area)?;
-        let end = range.end.min(range.start.saturating_add(most));
+        let end = range.end.min(range.start.saturating_add(max));
         let len = end - range.start;
         if len == 0 {
             return Ok(0);

@@ -32,7 +32,7 @@ pub fn all() -> impl Iterator<Item = Attack> {
 }
 
 /// More than the allocations for one event or for one module.
-const MOST: u32 = 20_000;
+const MAX: u32 = 20_000;
 
 /// The last allocations during the loading of a driver. They include all of the driver's own; the earlier ones are the kernel's module
 /// loader's. Registration is code of the framework, so it is enough that all of these fail for one driver. Otherwise, every eighth
@@ -57,7 +57,7 @@ impl Memory {
         after: impl Fn() -> Result<()>,
     ) -> Result<Count> {
         let mut count = Count::default();
-        for nth in (1..MOST).filter(|nth| *nth > coarse || nth % 8 == 0) {
+        for nth in (1..MAX).filter(|nth| *nth > coarse || nth % 8 == 0) {
             let (outcome, left) = self.0.without(nth, &what)?;
             let failed = left == 0;
             match outcome {
@@ -74,7 +74,7 @@ impl Memory {
             }
             count.failed += 1;
         }
-        bail!("{MOST} allocations and more")
+        bail!("{MAX} allocations and more")
     }
 }
 
@@ -231,12 +231,12 @@ fn unloaded(memory: &Memory) -> Result<String> {
             ensure!(!Path::new(&left).exists(), "{left} is there");
             Ok(())
         };
-        let (loaded, left) = memory.0.without(MOST, load)?;
+        let (loaded, left) = memory.0.without(MAX, load)?;
         loaded?;
         gone()?;
         let coarse = match name == second {
-            true => (MOST - left).saturating_sub(OWN),
-            false => MOST,
+            true => (MAX - left).saturating_sub(OWN),
+            false => MAX,
         };
         let count = memory.run_out(&[Errno::NOMEM], coarse, load, gone);
         let count = count.context(name)?;

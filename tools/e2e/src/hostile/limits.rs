@@ -170,9 +170,9 @@ fn ticks() -> Result<String> {
             }
         }
     }
-    if let Some((most, gap, terms)) = unbounded.iter().max_by_key(|(_, gap, _)| gap) {
+    if let Some((max, gap, terms)) = unbounded.iter().max_by_key(|(_, gap, _)| gap) {
         wrong.push(format!(
-            "{} of {tried} terms write more than {TICK} bytes in a tick; the longest: {terms:?} {most} bytes, {} ms in which \
+            "{} of {tried} terms write more than {TICK} bytes in a tick; the longest: {terms:?} {max} bytes, {} ms in which \
              the user's own code did not run",
             unbounded.len(),
             gap.as_millis()
@@ -260,14 +260,14 @@ impl Held {
     }
 }
 
-/// Starts up to `most` threads, each of which opens an event with `bounce` pages of bounce memory. Returns how many succeeded.
-fn hold(bounce: u64, most: usize) -> usize {
+/// Starts up to `max` threads, each of which opens an event with `bounce` pages of bounce memory. Returns how many succeeded.
+fn hold(bounce: u64, max: usize) -> usize {
     let (go, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     thread::scope(|scope| {
         let (said, heard) = std::sync::mpsc::channel();
         let mut count = 0;
-        for _ in 0..most {
+        for _ in 0..max {
             let (said, wait) = (said.clone(), &wait);
             scope.spawn(move || {
                 let held = Held::new(bounce);
@@ -287,7 +287,7 @@ fn hold(bounce: u64, most: usize) -> usize {
 
 fn memory() -> Result<String> {
     // A limit, so that the guest does not run out of memory.
-    const MOST: u64 = 32768;
+    const MAX: u64 = 32768;
     let cpus = u64::try_from(thread::available_parallelism()?.get())?;
     let mlock = std::fs::read_to_string("/proc/sys/kernel/perf_event_mlock_kb")
         .context("cannot read what perf lets a user lock")?;
@@ -298,8 +298,8 @@ fn memory() -> Result<String> {
 
     for bounce in [64, 1024, 32768] {
         // Threads that have ended must release everything: the second time must have the same result.
-        let most = usize::try_from(MOST / bounce)?.min(64);
-        let times = [hold(bounce, most), hold(bounce, most)];
+        let max = usize::try_from(MAX / bounce)?.min(64);
+        let times = [hold(bounce, max), hold(bounce, max)];
         if times[0] != times[1] {
             wrong.push(format!(
                 "bounce={bounce}: {times:?} events at first and later"

@@ -22,7 +22,7 @@ pub const ALL: [(&str, Steps); 6] = [
     ("split files, compressed", compressed),
     ("split files, killed", killed),
     ("split files, full disk", full_disk),
-    ("split files, no room to join", no_room),
+    ("split files, no space to join", no_space),
     ("split files, what is refused", refused),
 ];
 
@@ -208,13 +208,13 @@ fn full_disk(name: &str) -> Result<String> {
     let seen = says_and_recovers(&ended, &file, &disk)?;
     ensure!(
         seen.content.recorded > 1 << 19,
-        "the disk has room for more: {seen}"
+        "the disk has space for more: {seen}"
     );
     Ok(seen.to_string())
 }
 
 /// The disk has space for the recording, but not for joining it. The recording must be complete, in its threads' files.
-fn no_room(name: &str) -> Result<String> {
+fn no_space(name: &str) -> Result<String> {
     let disk = Disk::new(name, "1m")?;
     let file = TraceFile::within(disk.path());
     let more = ["-a", "--split-files", "--max-size", "600K"];

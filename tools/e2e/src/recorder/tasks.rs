@@ -162,18 +162,15 @@ fn forks(name: &str, script: &str) -> Result<(usize, String)> {
         "of {} forks: {seen}",
         forks.len()
     );
-    let (mut alive, mut most) = (0_usize, 0);
+    let (mut alive, mut max) = (0_usize, 0);
     for (_, fork, _) in times {
         alive = if fork {
             alive + 1
         } else {
             alive.saturating_sub(1)
         };
-        most = most.max(alive);
+        max = max.max(alive);
     }
     released()?;
-    Ok((
-        most,
-        format!("{} forks, {most} at once: {seen}", forks.len()),
-    ))
+    Ok((max, format!("{} forks, {max} at once: {seen}", forks.len())))
 }

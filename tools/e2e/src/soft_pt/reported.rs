@@ -61,10 +61,10 @@ fn program(limit: u64) -> Result<usize> {
     } else {
         ensure!(reasons(LEFT) > 0, "no instruction is left to the processor");
         ensure!(reasons(LIMIT) > 0, "the limit was never reached");
-        let most = steps.iter().map(|step| step.interpreted).max();
+        let max = steps.iter().map(|step| step.interpreted).max();
         ensure!(
-            most == Some(limit),
-            "{most:?} instructions were interpreted between two steps, at most"
+            max == Some(limit),
+            "{max:?} instructions were interpreted between two steps, at most"
         );
     }
     compare(&steps, &stepped.maps)?;

@@ -151,14 +151,14 @@ impl<'a> AuxtraceZstd<'a> {
         let len_place = c.offset();
         let len = c.u32("AUXTRACE_ZSTD.len")?;
         let frame = usize::try_from(c.u32("AUXTRACE_ZSTD.frame")?).unwrap_or(usize::MAX);
-        let room = to_u64(Self::FRONT + c.left()) * u64::from(Self::RATIO);
+        let space = to_u64(Self::FRONT + c.left()) * u64::from(Self::RATIO);
         let invalid = |field, offset, value, why| Error::Invalid {
             field,
             offset,
             value,
             why,
         };
-        if len == 0 || len % 8 != 0 || len > Self::MAX || u64::from(len) > room {
+        if len == 0 || len % 8 != 0 || len > Self::MAX || u64::from(len) > space {
             let why = "no multiple of 8 of the length that a part can have";
             return Err(invalid("AUXTRACE_ZSTD.len", len_place, len.into(), why));
         }

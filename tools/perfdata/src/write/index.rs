@@ -279,8 +279,8 @@ mod tests {
 
     impl Write for Small {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let room = self.1.saturating_sub(self.0.get_ref().len());
-            match bytes.get(..room.min(bytes.len())) {
+            let space = self.1.saturating_sub(self.0.get_ref().len());
+            match bytes.get(..space.min(bytes.len())) {
                 Some(some) if !some.is_empty() => self.0.write(some),
                 _ => Err(io::ErrorKind::StorageFull.into()),
             }
@@ -299,12 +299,12 @@ mod tests {
 
     /// Indexes without a spill file, with one that cannot be opened, with full ones, and with one that has space.
     fn places() -> Vec<Index> {
-        let small = |room: usize| -> OpenSpillFile {
-            Box::new(move || Ok(Box::new(Small(Cursor::default(), room))))
+        let small = |space: usize| -> OpenSpillFile {
+            Box::new(move || Ok(Box::new(Small(Cursor::default(), space))))
         };
         let mut places: Vec<_> = [0, 1000, NEWEST * ENTRY, 3 * NEWEST * ENTRY + 5, usize::MAX]
             .into_iter()
-            .map(|room| Some(small(room)))
+            .map(|space| Some(small(space)))
             .collect();
         places.push(None);
         places.push(Some(Box::new(|| Err(io::ErrorKind::NotFound.into()))));
@@ -345,8 +345,8 @@ mod tests {
 
     #[test]
     fn is_the_same_wherever_its_entries_are() {
-        let most = to_u64(NEWEST) * 5 + 3;
-        for count in [0, 1, to_u64(NEWEST), to_u64(NEWEST) + 1, most] {
+        let max = to_u64(NEWEST) * 5 + 3;
+        for count in [0, 1, to_u64(NEWEST), to_u64(NEWEST) + 1, max] {
             let entries: Vec<_> = (0..count).map(entry).collect();
             let expected = whole(&entries);
             for mut index in places() {

@@ -17,16 +17,16 @@ use crate::sample::{aux_attr, raw_record};
 struct Disk {
     inner: Cursor<Vec<u8>>,
     /// Number of bytes that it holds.
-    room: usize,
+    space: usize,
     /// Number of writes until it refuses one, whether it has space or not.
     refuses: Rc<Cell<Option<usize>>>,
 }
 
 impl Disk {
-    fn new(room: usize) -> Self {
+    fn new(space: usize) -> Self {
         Self {
             inner: Cursor::new(Vec::new()),
-            room,
+            space,
             refuses: Rc::default(),
         }
     }
@@ -46,7 +46,7 @@ impl std::io::Read for Disk {
 impl Write for Disk {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let at = usize::try_from(self.inner.position()).unwrap();
-        let n = bytes.len().min(self.room.saturating_sub(at));
+        let n = bytes.len().min(self.space.saturating_sub(at));
         let refuses = self.refuses.get();
         self.refuses.set(refuses.and_then(|n| n.checked_sub(1)));
         if n == 0 || refuses == Some(0) {
@@ -74,8 +74,8 @@ impl Seek for Disk {
 fn a_full_disk_leaves_what_fits() {
     /// Length of a piece of trace and of the record after it.
     const UNIT: u64 = 48 + 256 + 8;
-    for room in (400..9000).step_by(40) {
-        let disk = Disk::new(room);
+    for space in (400..9000).step_by(40) {
+        let disk = Disk::new(space);
         let mut w = Writer::new(disk, &[(aux_attr(), vec![100])]).unwrap();
         let begin = w.position();
         let mut done = 0;
@@ -98,17 +98,17 @@ fn a_full_disk_leaves_what_fits() {
         assert!(matches!(error, perfdata::Error::Output { .. }), "{error}");
         let good = w.salvage(u64::MAX, Disk::cut).unwrap();
         // Every whole record is kept, also one before an incomplete piece.
-        let room = u64::try_from(room).unwrap();
+        let space = u64::try_from(space).unwrap();
         let ends = (0..).flat_map(|n| [begin + n * UNIT, begin + (n + 1) * UNIT - 8]);
-        let last = ends.take_while(|&end| end <= room).last();
-        assert_eq!(good, last.unwrap_or(begin), "{room}");
+        let last = ends.take_while(|&end| end <= space).last();
+        assert_eq!(good, last.unwrap_or(begin), "{space}");
         let mut finished = w.try_finish(&Features::new());
         if finished.is_err() && done > 2 {
             // The space of two pieces is enough for the index.
             finished = w
                 .finish_over(good, &[], &Features::new(), Disk::cut)
                 .map(|_| ());
-            assert!(finished.is_ok(), "{room}");
+            assert!(finished.is_ok(), "{space}");
             done -= 2;
         }
         let bytes = w.get_ref().inner.get_ref();
@@ -120,7 +120,7 @@ fn a_full_disk_leaves_what_fits() {
             .count();
         assert!(
             whole >= usize::try_from(done).unwrap(),
-            "{room}: {whole} of {done}"
+            "{space}: {whole} of {done}"
         );
         if finished.is_ok() && done > 0 {
             assert_eq!(
@@ -226,13 +226,13 @@ fn a_full_disk_loses_nothing_for_nothing() {
     let last = raw_record(RecordType::FINISHED_ROUND, 7, &[]).repeat(5);
 
     let (mut over, mut not, mut refused) = (0, 0, 0);
-    for ((records, piece), room) in shapes
+    for ((records, piece), space) in shapes
         .into_iter()
-        .flat_map(|shape| (1000..6000).step_by(88).map(move |room| (shape, room)))
+        .flat_map(|shape| (1000..6000).step_by(88).map(move |space| (shape, space)))
     {
         for refuses in (0..12).map(Some).chain([None]) {
-            let said = format!("{records}, {piece:?}, {room}, {refuses:?}");
-            let disk = Disk::new(room);
+            let said = format!("{records}, {piece:?}, {space}, {refuses:?}");
+            let disk = Disk::new(space);
             let fault = disk.refuses.clone();
             let mut w = Writer::new(disk, &events).unwrap();
             Shape { records, piece }.write(&mut w).unwrap_err();
@@ -245,8 +245,8 @@ fn a_full_disk_loses_nothing_for_nothing() {
             let pieces = u64::try_from(whole.iter().filter(|(_, trace)| *trace).count()).unwrap();
             let indexed = pieces != 0 && piece.is_some_and(|(_, packed)| !packed);
             let index = if indexed { 24 + 16 * pieces } else { 0 };
-            let room = u64::try_from(room - last.len()).unwrap() - tail - index;
-            let kept: Vec<_> = whole.iter().filter(|(end, _)| *end <= room).collect();
+            let space = u64::try_from(space - last.len()).unwrap() - tail - index;
+            let kept: Vec<_> = whole.iter().filter(|(end, _)| *end <= space).collect();
             let traced = pieces == 0 || kept.iter().any(|(_, trace)| *trace);
 
             fault.set(refuses);

@@ -418,7 +418,7 @@ fn a_trace_without_tnt() {
 #[test]
 fn times_are_exact_to_the_coarse_clock() {
     let directory = tempfile::tempdir().unwrap();
-    for (ratio, shift, most) in [
+    for (ratio, shift, max) in [
         (512, 0, 3000),
         (512, 3, 30_000),
         // At times more ticks have passed than an `MTC` can show.
@@ -434,7 +434,7 @@ fn times_are_exact_to_the_coarse_clock() {
             ..Config::default()
         });
         let next = |now: u64| {
-            let now = now + u64::try_from(dice.below(most)).unwrap();
+            let now = now + u64::try_from(dice.below(max)).unwrap();
             told.push(now);
             now
         };

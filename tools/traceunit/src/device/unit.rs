@@ -326,9 +326,9 @@ impl Unit {
             Kind::InterruptSpurious => noted.raise = true,
             Kind::DmaStale => {
                 // Stay in the page: the next one may have another owner.
-                let room = usize::try_from(self.last.wrapping_neg() % PAGE).unwrap_or(0);
+                let space = usize::try_from(self.last.wrapping_neg() % PAGE).unwrap_or(0);
                 let stale = [0xee; 64];
-                let stale = stale.get(..room).unwrap_or(&stale);
+                let stale = stale.get(..space).unwrap_or(&stale);
                 if let Err(refused) = memory.write(self.last, stale) {
                     noted.error = Some((refused.into(), self.last));
                 }
@@ -366,13 +366,13 @@ impl Unit {
     pub fn put_packets(&mut self, packets: &Packets, memory: &mut impl Memory) -> Noted {
         let all = packets.as_bytes();
         let held = self.held.len();
-        let room = match self.is_on() {
-            true => self.position.room(all.len().saturating_add(held), memory),
+        let space = match self.is_on() {
+            true => self.position.space(all.len().saturating_add(held), memory),
             false => 0,
         };
-        let room = room.saturating_sub(held);
+        let space = space.saturating_sub(held);
         let (now, later) = all
-            .split_at_checked(packets.fit(room))
+            .split_at_checked(packets.fit(space))
             .unwrap_or((all, &[]));
         let mut noted = self.put(now, memory);
         if !later.is_empty() && self.is_on() {

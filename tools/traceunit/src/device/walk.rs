@@ -17,7 +17,7 @@ const BASE: u64 = 0x000f_ffff_ffff_f000;
 /// Size of an entry, in bytes.
 const ENTRY: u64 = 8;
 /// Maximum number of consecutive `END` entries that a unit follows.
-const MOST_ENDS: u32 = 65536;
+const MAX_ENDS: u32 = 65536;
 
 /// The position of a unit: the registers `TABLE` and `POSITION`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,22 +74,22 @@ impl Position {
 
     /// Number of bytes, up to `want`, for which there is space before the unit stops. Returns `want` if an entry is not valid, and
     /// [`Self::write()`] then reports the fault.
-    pub fn room(&self, want: usize, memory: &mut impl Memory) -> usize {
+    pub fn space(&self, want: usize, memory: &mut impl Memory) -> usize {
         let mut at = *self;
-        let mut room = 0usize;
-        while room < want {
+        let mut space = 0usize;
+        while space < want {
             let Ok(region) = at.region(memory) else {
                 return want;
             };
             let here = usize::try_from(region.len.saturating_sub(at.offset)).unwrap_or(0);
-            room = room.saturating_add(here);
+            space = space.saturating_add(here);
             if region.bits & STOP != 0 {
                 break;
             }
             at.entry = at.entry.wrapping_add(1);
             at.offset = 0;
         }
-        room.min(want)
+        space.min(want)
     }
 
     /// Writes as many of `bytes` as the current region has space for.
@@ -100,8 +100,8 @@ impl Position {
         written: &mut Written,
     ) -> Result<(), Fault> {
         let region = self.region(memory)?;
-        let room = usize::try_from(region.len.saturating_sub(self.offset)).unwrap_or(0);
-        let (now, later) = bytes.split_at(room.min(bytes.len()));
+        let space = usize::try_from(region.len.saturating_sub(self.offset)).unwrap_or(0);
+        let (now, later) = bytes.split_at(space.min(bytes.len()));
         let address = region.base.saturating_add(self.offset.into());
         // At the end of a region, the address is not part of it.
         if !now.is_empty() {
@@ -126,7 +126,7 @@ impl Position {
 
     /// The current region. Follows `END` entries first.
     fn region(&mut self, memory: &mut impl Memory) -> Result<Region, Fault> {
-        for _ in 0..MOST_ENDS {
+        for _ in 0..MAX_ENDS {
             if self.table == 0 {
                 return Err(Fault::Table(0));
             }

@@ -142,7 +142,7 @@ impl Figures {
         let area = SVGBackend::new(path, SIZE).into_drawing_area();
         area.fill(&WHITE)?;
         let full = self.commits.iter().filter(|c| c.len != 0);
-        let most = full.clone().map(|c| c.instructions).max().unwrap_or(1);
+        let max = full.clone().map(|c| c.instructions).max().unwrap_or(1);
         let rings = full.map(|c| c.ring / 1024);
         let (first, last) = rings.fold((u64::MAX, 1), |(a, b), ring| (a.min(ring), b.max(ring)));
         let mut chart = ChartBuilder::on(&area)
@@ -155,7 +155,7 @@ impl Figures {
             .y_label_area_size(80)
             .build_cartesian_2d(
                 (first..last * 2).log_scale(),
-                (500_u64..most * 2).log_scale(),
+                (500_u64..max * 2).log_scale(),
             )?;
         chart
             .configure_mesh()

@@ -70,9 +70,9 @@ fn peak(auxview: &Path, command: &str, dir: &Path) -> Result<u64> {
         .stderr(errors)
         .spawn()
         .map_err(|e| failed(&e.to_string()))?;
-    let mut most = 0;
+    let mut max = 0;
     let status = loop {
-        most = most.max(peak_memory(&running));
+        max = max.max(peak_memory(&running));
         let ended = running.try_wait().map_err(|e| failed(&e.to_string()))?;
         if let Some(status) = ended {
             break status;
@@ -87,8 +87,8 @@ fn peak(auxview: &Path, command: &str, dir: &Path) -> Result<u64> {
         count.parse::<u64>().ok()
     });
     let all = count.is_some_and(|count| count >= least) && !said.contains("not followed");
-    match status.success() && all && most > 0 {
-        true => Ok(most.div_ceil(1 << 10)),
+    match status.success() && all && max > 0 {
+        true => Ok(max.div_ceil(1 << 10)),
         false => Err(failed(&said)),
     }
 }

@@ -159,10 +159,10 @@ impl Figures {
             .iter()
             .zip(["one-ring", "two-rings", "two-rings-split"])
         {
-            let most = threads.first().copied().unwrap_or(0);
+            let max = threads.first().copied().unwrap_or(0);
             figures.push(Figure::count(
                 format!("recorder.auxrec.{name}.busiest-thread"),
-                most,
+                max,
                 COST,
             ));
             figures.push(Figure::count(
@@ -226,21 +226,21 @@ impl Figures {
             self.quarter[1] % 1000,
         ));
         let [one, two, split] = &self.threads;
-        let most = |threads: &[u64]| threads.first().copied().unwrap_or(0);
+        let max = |threads: &[u64]| threads.first().copied().unwrap_or(0);
         // In the kernel, only one thread at a time can write into a file.
         let file = auxrec.instructions[0].saturating_sub(auxrec.beyond[0]);
         lines.push(format!(
             "one ring: {} instructions a MiB; two rings and a thread for each: {} in the busiest thread, {} in all, {file} of them while no other can write: so at most {} % of the rate of one",
             one.iter().sum::<u64>(),
-            most(two),
+            max(two),
             two.iter().sum::<u64>(),
-            percent(most(one), most(two).max(file)),
+            percent(max(one), max(two).max(file)),
         ));
         lines.push(format!(
             "with a file for each: {} in the busiest thread, {} in all, and no file that both wait for: so at most {} % of the rate of one",
-            most(split),
+            max(split),
             split.iter().sum::<u64>(),
-            percent(most(one), most(split)),
+            percent(max(one), max(split)),
         ));
         for [part, cost, loss, beside] in &self.watermarks {
             let cost = match cost {
@@ -337,17 +337,17 @@ impl Rates {
         ];
         let times = |percent: u64| format!("{}.{:02}", percent / 100, percent % 100);
         let line =
-            |([rate, least, most, part, low, high], (what, beside)): (&[u64; 6], (&str, usize))| {
+            |([rate, least, max, part, low, high], (what, beside)): (&[u64; 6], (&str, usize))| {
                 let [_, _, best_of_one, ..] = self.0[beside];
                 format!(
                     "{what}: {} MiB/s ({} to {}), {} times the rate of one ({} to {}), {} its best",
                     rate / 1024,
                     least / 1024,
-                    most / 1024,
+                    max / 1024,
                     times(*part),
                     times(*low),
                     times(*high),
-                    times(most * 100 / best_of_one.max(1)),
+                    times(max * 100 / best_of_one.max(1)),
                 )
             };
         self.0.iter().zip(WHAT).map(line).collect()
@@ -402,11 +402,11 @@ impl Starts {
     /// The results as lines for the user.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
-        let [perf, auxrec, [part, least, most]] = self.all;
+        let [perf, auxrec, [part, least, max]] = self.all;
         let [perf, auxrec] = [perf, auxrec].map(|[time, ..]| time / 1000);
 
         vec![format!(
-            "until {} CPUs are traced, perf takes {perf} ms and auxrec {auxrec} ms: {part} % of perf's time ({least} to {most})",
+            "until {} CPUs are traced, perf takes {perf} ms and auxrec {auxrec} ms: {part} % of perf's time ({least} to {max})",
             self.cpus
         )]
     }

@@ -152,14 +152,14 @@ impl Figure {
 
     /// Adds a maximum as target, in the unit of the figure.
     #[must_use]
-    pub fn at_most(self, most: u64) -> Self {
-        self.at_most_hundredths(most.saturating_mul(100))
+    pub fn at_most(self, max: u64) -> Self {
+        self.at_most_hundredths(max.saturating_mul(100))
     }
 
     /// Adds a maximum as target, in hundredths of the unit.
     #[must_use]
-    pub fn at_most_hundredths(self, most: u64) -> Self {
-        let target = self.like(signed(most));
+    pub fn at_most_hundredths(self, max: u64) -> Self {
+        let target = self.like(signed(max));
         Self {
             target: Some(Target::AtMost(target)),
             ..self
@@ -189,7 +189,7 @@ impl Figure {
     pub fn is_missed(&self) -> bool {
         match self.target {
             None => false,
-            Some(Target::AtMost(most)) => self.value.hundredths() > most.hundredths(),
+            Some(Target::AtMost(max)) => self.value.hundredths() > max.hundredths(),
             Some(Target::AtLeast(least)) => self.value.hundredths() < least.hundredths(),
         }
     }
@@ -217,7 +217,7 @@ impl Figure {
             unit: self.unit.to_owned(),
             target: match self.target {
                 None => "-".to_owned(),
-                Some(Target::AtMost(most)) => format!("<= {most}"),
+                Some(Target::AtMost(max)) => format!("<= {max}"),
                 Some(Target::AtLeast(least)) => format!(">= {least}"),
             },
             verdict: verdict.to_owned(),

@@ -199,7 +199,7 @@ mod tests {
         let mut known = Known::default();
         let files = [
             ("rust/compile-fail/kept.rs", "//! error: x\n"),
-            ("Documentation/litmus/linear.litmus", "C linear\n"),
+            ("Documentation/litmus/normal.litmus", "C normal\n"),
             ("tools/e2e/src/a.rs", "    attack(\"two, at once\", f),\n"),
             (
                 "rust/perf/a.rs",
@@ -223,7 +223,7 @@ mod tests {
                 None,
             ),
             ("| 7 | r | test | `rust/auxcore/a.rs::adds` |", None),
-            ("| 7 | r | test | `litmus/linear` |", None),
+            ("| 7 | r | test | `litmus/normal` |", None),
             ("| 7 | r | test | \"two, at once\" |", None),
             ("| 7 | r | driver's word | – |", None),
             ("| 7 | r | recorder | – |", None),

@@ -179,7 +179,7 @@ fn judge(name: &str, graph: &Graph) -> Case {
         return Case::pass(name);
     }
     let reason = format!(
-        "{} ways to a panic, or to an unknown function",
+        "{} paths to a panic, or to an unknown function",
         complaints.len()
     );
     Case::fail(name, &reason).with_log(complaints)
@@ -356,18 +356,18 @@ impl Graph {
     fn panics(&self, roots: impl Iterator<Item = usize>) -> Vec<String> {
         let mut came_from: HashMap<usize, Option<usize>> = roots.map(|root| (root, None)).collect();
         let mut queue: VecDeque<usize> = came_from.keys().copied().collect();
-        let mut ways = Vec::new();
+        let mut paths = Vec::new();
         while let Some(index) = queue.pop_front() {
             let node = &self.nodes[index];
             if is_panic(&node.name) || (!node.defined && is_unknown(&node.name)) {
-                let mut way = vec![node.name.clone()];
+                let mut path = vec![node.name.clone()];
                 let mut at = index;
                 while let Some(Some(before)) = came_from.get(&at) {
-                    way.push(self.nodes[*before].name.clone());
+                    path.push(self.nodes[*before].name.clone());
                     at = *before;
                 }
-                way.reverse();
-                ways.push(way.join(" -> "));
+                path.reverse();
+                paths.push(path.join(" -> "));
                 continue;
             }
             for next in &node.refers {
@@ -377,7 +377,7 @@ impl Graph {
                 });
             }
         }
-        ways
+        paths
     }
 }
 
@@ -441,8 +441,8 @@ fn is_unknown(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// A driver with its callbacks. `start` refers to the first name in `way`, and each name to the next one.
-    fn graph(way: &[&str]) -> Graph {
+    /// A driver with its callbacks. `start` refers to the first name in `path`, and each name to the next one.
+    fn graph(path: &[&str]) -> Graph {
         let mut graph = Graph::default();
         let callbacks = CALLBACKS.iter().filter(|(_, _, who)| *who != Who::Any);
         for (kind, function, _) in callbacks {
@@ -463,7 +463,7 @@ mod tests {
             graph.nodes[node].defined = true;
         }
         let mut before = 2;
-        for name in way {
+        for name in path {
             let node = graph.node(name);
             graph.nodes[node].defined = !name.contains("::");
             graph.nodes[before].refers.insert(node);
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn ways() {
+    fn paths() {
         // The references from `start` on, and the number of complaints.
         let table: [(&[&str], usize); 5] = [
             (&[], 0),
@@ -485,9 +485,9 @@ mod tests {
             ),
             (&["core::fmt::write"], 1),
         ];
-        for (way, complaints) in table {
-            let case = judge("x", &graph(way));
-            assert_eq!(case.log.len(), complaints, "{way:?}: {:?}", case.log);
+        for (path, complaints) in table {
+            let case = judge("x", &graph(path));
+            assert_eq!(case.log.len(), complaints, "{path:?}: {:?}", case.log);
         }
         assert!(!judge("x", &Graph::default()).log.is_empty());
         let mut lacks = graph(&[]);

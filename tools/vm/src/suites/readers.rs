@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn all_of_the_trace() {
         let info = "0 0 0x230 [0xa0]: PERF_RECORD_AUXTRACE_INFO type: 1".to_owned();
-        let linear = [
+        let normal = [
             aux(1, 0, 0x40, 0),
             aux(1, 0x40, 0x3c, 1),
             piece(1, 0, 0, 0x80),
@@ -245,7 +245,7 @@ mod tests {
             piece(0, 1, 0, 0x20),
             aux(0, 0, 0x20, 0),
         ];
-        assert_eq!(covered(&linear), Ok(0xb0));
+        assert_eq!(covered(&normal), Ok(0xb0));
         let snapshots = [
             piece(0, 0, 0x100, 0x100),
             aux(0, 0x200, 0x200, 2),
@@ -266,7 +266,7 @@ mod tests {
             (6, piece(2, 1, 0, 0x20)),
             (7, "0 1 0x2 [0x40]: PERF_RECORD_AUX offset: what".to_owned()),
         ] {
-            let mut records = linear.clone();
+            let mut records = normal.clone();
             records[record] = broken;
             assert!(covered(&records).is_err(), "{}", records[record]);
         }

@@ -275,10 +275,10 @@ fn copy_trace(cpu: u32, path: &Path, writer: &mut Writer<File>, guest: bool) -> 
     writer.auxtrace(&aux).map_err(&failed)?;
     let mut left = len;
     while left != 0 {
-        let most = usize::try_from(left)
+        let max = usize::try_from(left)
             .unwrap_or(usize::MAX)
             .min(buffer.len());
-        let part = buffer.get_mut(..most).unwrap_or_default();
+        let part = buffer.get_mut(..max).unwrap_or_default();
         file.read_exact(part).on("read", path)?;
         if guest {
             of_guest.mark(part);

@@ -189,7 +189,7 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         // In overwrite mode perf takes the head from the driver.
         let end = open.extent.head().advance(limit);
         let end = match mode {
-            Mode::Linear => None,
+            Mode::Normal => None,
             Mode::Overwrite if commit.is_offset => {
                 let size = open.buffer.pages().size();
 

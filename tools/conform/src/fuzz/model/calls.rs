@@ -213,7 +213,7 @@ impl Model {
             };
             let least = match aux.overwrite {
                 true => unit.overwrite,
-                false => Some(unit.linear),
+                false => Some(unit.normal),
             };
             if least.is_none_or(|least| aux.pages < least) {
                 return Outcome::fails(Errno::NOMEM);

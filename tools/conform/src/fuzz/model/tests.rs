@@ -16,7 +16,7 @@ fn model() -> Model {
         module: Some("driver".to_owned()),
         reloads: true,
         samples: true,
-        linear: 2,
+        normal: 2,
         overwrite: None,
     };
     Model::new(vec![unit], 2, true)

@@ -131,7 +131,7 @@ impl Play<'_> {
         let commits = unit
             .and_then(|unit| self.pmus.get(unit))
             .is_some_and(|pmu| pmu.commits);
-        // In linear mode a driver makes trace visible at the watermark, which is half of the area.
+        // In non-overwrite mode a driver makes trace visible at the watermark, which is half of the area.
         let waits = |area: Area| commits && !area.overwrite && area.pages <= 16;
         let waits = self.model.area(buffer).is_some_and(waits);
         if let Some(cpu) = self.model.cpu(slot) {
@@ -175,17 +175,17 @@ impl Play<'_> {
             .is_some_and(|pmu| pmu.commits);
         let truncated = |play: &Self| {
             let ledger = play.rings.get(&buffer)?.ledger.as_ref()?;
-            Some((ledger.truncated, ledger.room))
+            Some((ledger.truncated, ledger.space))
         };
         let (before, _) = truncated(self).context("the area is not followed")?;
         self.with(slot, Event::enable)??;
         let end = Instant::now() + patience();
         let (mut stretches, mut off) = (0, false);
-        let room = loop {
+        let space = loop {
             self.drain(buffer)?;
-            let (now, room) = truncated(self).context("the area is not followed")?;
+            let (now, space) = truncated(self).context("the area is not followed")?;
             if now > before {
-                break room;
+                break space;
             }
             if off {
                 self.with(slot, Event::enable)??;
@@ -206,8 +206,8 @@ impl Play<'_> {
         let len = self.model.area(buffer).map_or(0, |area| bytes(area.pages));
         // A unit that stops at the end of a page or a block leaves the rest of the space unused.
         ensure!(
-            room <= len / 4,
-            "TRUNCATED with room for {room} of {len} bytes"
+            space <= len / 4,
+            "TRUNCATED with space for {space} of {len} bytes"
         );
         // This thread is on the CPU of the event, so the interrupt that disables the event has been taken.
         Ok(())

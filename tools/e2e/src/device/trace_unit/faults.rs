@@ -530,7 +530,7 @@ impl Fault {
         } = lost;
         ensure!(
             generated == there + no_space + gap,
-            "{generated} bytes were made: {there} are there, {no_space} found no room, {gap} are a gap"
+            "{generated} bytes were made: {there} are there, {no_space} found no space, {gap} are a gap"
         );
         // The trace of a unit that the driver has not enabled belongs to no event.
         let missing = if self.kind == Kind::RESTART {
@@ -550,7 +550,7 @@ impl Fault {
             Loss::Transaction => ensure!(unknown > 0, "no loss without a length"),
         }
         Ok(format!(
-            "{there} bytes, {no_space} found no room, {gap} in gaps, {unknown} losses without a length"
+            "{there} bytes, {no_space} found no space, {gap} in gaps, {unknown} losses without a length"
         ))
     }
 }

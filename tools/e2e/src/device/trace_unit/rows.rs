@@ -265,7 +265,7 @@ impl Row {
         );
         ensure!(
             no_space == 0 || sum.truncations > 0,
-            "{no_space} bytes found no room, and no record says TRUNCATED"
+            "{no_space} bytes found no space, and no record says TRUNCATED"
         );
         Ok(format!(
             "{} bytes: {} there, {} overwritten, {no_space} lost",

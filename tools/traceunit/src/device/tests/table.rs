@@ -140,11 +140,11 @@ fn oracle(regions: &[(u64, u64)], stop: usize, from: u64, bytes: &[u8]) -> BTree
         .flat_map(|(base, len)| *base..*base + *len)
         .collect();
     let end: u64 = regions[..=stop].iter().map(|(_, len)| len).sum();
-    let room = usize::try_from(end - from).unwrap();
+    let space = usize::try_from(end - from).unwrap();
     let from = usize::try_from(from).unwrap();
     places[from..]
         .iter()
-        .zip(&bytes[..room.min(bytes.len())])
+        .zip(&bytes[..space.min(bytes.len())])
         .map(|(place, byte)| (*place, *byte))
         .collect()
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 const REASONS: [&str; 6] = ["first", "left", "limit", "refused", "state", "off"];
 
 /// How many kinds of steps are listed at most.
-const MOST: usize = 10;
+const MAX: usize = 10;
 
 /// A number of single steps, and the number of instructions that the event counts for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -78,7 +78,7 @@ impl Stepped {
             self.counted,
             because.join(", ")
         )];
-        let kinds = self.kinds.iter().take(MOST);
+        let kinds = self.kinds.iter().take(MAX);
         lines.extend(kinds.map(|((insn, reason), number)| {
             format!(
                 "{:>10} {:>8} {insn} ({reason})",

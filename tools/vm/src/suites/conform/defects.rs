@@ -26,8 +26,8 @@ pub const DEFECTS: [Defect; 24] = [
         "waiting for TRUNCATED",
     ),
     defect(
-        "truncated_with_room",
-        "full: no TRUNCATED where there is room, CPU",
+        "truncated_with_space",
+        "full: no TRUNCATED where there is space, CPU",
         "TRUNCATED with",
     ),
     defect(
@@ -37,7 +37,7 @@ pub const DEFECTS: [Defect; 24] = [
     ),
     defect(
         "size_less",
-        "full: no TRUNCATED where there is room, CPU",
+        "full: no TRUNCATED where there is space, CPU",
         "no record has a flag",
     ),
     defect(
@@ -132,7 +132,7 @@ pub const DEFECTS: [Defect; 24] = [
     ),
     defect(
         "drops_packets",
-        "full: no TRUNCATED where there is room, CPU",
+        "full: no TRUNCATED where there is space, CPU",
         "no record has a flag",
     ),
     defect(
@@ -169,7 +169,7 @@ pub const LASTING: [Defect; 4] = [
 /// The defects that random programs find within a few hundred steps.
 pub const FOUND_BY_PROGRAMS: [&str; 16] = [
     "never_truncated",
-    "truncated_with_room",
+    "truncated_with_space",
     "size_more",
     "size_less",
     "ignores_space",

@@ -116,8 +116,8 @@ fn compared(recorded: &Recorded, cpu: usize) -> Result<std::result::Result<Strin
     let number = cpu.to_string();
     let options = ["--itrace=i1i", "-F", "ip,sym", "-C", &number];
     let same = shown(&recorded.data, &options, |lines| {
-        let most = usize::try_from(COMPARED).unwrap_or(usize::MAX);
-        let addresses = lines.take(most).map(|line| {
+        let max = usize::try_from(COMPARED).unwrap_or(usize::MAX);
+        let addresses = lines.take(max).map(|line| {
             let mut line = line?;
             let at = line
                 .trim_start()
@@ -230,9 +230,9 @@ fn whole(data: &Path) -> Result<std::result::Result<String, String>> {
             named += u64::from(line.trim_start().starts_with(&format!("{PROGRAM} ")));
         }
         match (samples * 10_000, named) {
-            (most, _) if most <= COMPARED => Err(format!("perf shows {most} instructions")),
+            (max, _) if max <= COMPARED => Err(format!("perf shows {max} instructions")),
             (_, 0) => Err(format!("perf does not show that {PROGRAM} runs")),
-            (most, _) => Ok(format!("{most} instructions, 0 errors")),
+            (max, _) => Ok(format!("{max} instructions, 0 errors")),
         }
     })
 }

@@ -81,8 +81,8 @@ pub(super) fn followed(cache: &Cache, name: &str, recording: &Path, count: u64) 
         .filter(|line| line.starts_with("# not followed"));
     let right = match exceptions.next() {
         Some((_, why)) => {
-            let most = count / 10 * 9..=count;
-            found.is_some_and(|found| most.contains(&found))
+            let max = count / 10 * 9..=count;
+            found.is_some_and(|found| max.contains(&found))
                 && reasons.all(|line| line.contains(why))
         }
         None => found == Some(count) && reasons.next().is_none(),

@@ -27,8 +27,8 @@ fn hex(word: &str) -> Option<u64> {
     u64::from_str_radix(word.strip_prefix("0x").unwrap_or(word), 16).ok()
 }
 
-/// Every `N`th instruction must have its call chain, of at most `MOST` entries: lines of `-F ip`, with an empty one after each sample.
-pub(super) fn chains<const N: usize, const MOST: usize>(said: &Printed<'_>) -> Verdict {
+/// Every `N`th instruction must have its call chain, of at most `MAX` entries: lines of `-F ip`, with an empty one after each sample.
+pub(super) fn chains<const N: usize, const MAX: usize>(said: &Printed<'_>) -> Verdict {
     let mut right = Vec::new();
     let mut number = 0;
     walk(said.executed.first(), |step, stack| {
@@ -38,7 +38,7 @@ pub(super) fn chains<const N: usize, const MOST: usize>(said: &Printed<'_>) -> V
             right.push(
                 std::iter::once(step.ip)
                     .chain(callers)
-                    .take(MOST)
+                    .take(MAX)
                     .collect::<Vec<_>>(),
             );
         }
@@ -70,15 +70,15 @@ pub(super) fn chains<const N: usize, const MOST: usize>(said: &Printed<'_>) -> V
     ))
 }
 
-/// Every `N`th instruction must have the `MOST` branches before it: lines of `-F ip,brstack`, with the newest branch first.
-pub(super) fn last_branches<const N: usize, const MOST: usize>(said: &Printed<'_>) -> Verdict {
+/// Every `N`th instruction must have the `MAX` branches before it: lines of `-F ip,brstack`, with the newest branch first.
+pub(super) fn last_branches<const N: usize, const MAX: usize>(said: &Printed<'_>) -> Verdict {
     let mut taken: Vec<(u64, u64)> = Vec::new();
     let mut right = Vec::new();
     for (number, step) in (1..).zip(said.executed.first()) {
         if number % N == 0 {
             right.push((
                 step.ip,
-                taken.iter().rev().take(MOST).copied().collect::<Vec<_>>(),
+                taken.iter().rev().take(MAX).copied().collect::<Vec<_>>(),
             ));
         }
         taken.extend(step.target().map(|target| (step.ip, target)));
@@ -107,7 +107,7 @@ pub(super) fn last_branches<const N: usize, const MOST: usize>(said: &Printed<'_
             })
             .copied()
             .collect();
-        let len = right.len().min(MOST - ends.min(MOST));
+        let len = right.len().min(MAX - ends.min(MAX));
         if at != Some(*ip) || branches.get(..) != right.get(..len) {
             return Err(format!(
                 "sample {shown} is {at:x?} with {branches:x?}, and {ip:x} with {right:x?} is right"

@@ -91,12 +91,12 @@ pub(super) fn one_in<const N: usize>(said: &Printed<'_>) -> Verdict {
 /// A sample for each `N` instructions that an event has counted. Each thread has an event. If a thread follows another one on a CPU, perf
 /// may pass it the other one's event. Up to `N - 1` instructions at the end of each event are not sampled.
 pub(super) fn one_in_of_each<const N: usize>(said: &Printed<'_>) -> Verdict {
-    let most = said.executed.total() / N;
-    let least = most.saturating_sub(said.executed.threads.len() - 1);
+    let max = said.executed.total() / N;
+    let least = max.saturating_sub(said.executed.threads.len() - 1);
     let shown = by_thread(said.out)?.iter().map(Vec::len).sum();
-    if !(least..=most).contains(&shown) {
+    if !(least..=max).contains(&shown) {
         return Err(format!(
-            "perf shows {shown} samples, and {least} to {most} are right"
+            "perf shows {shown} samples, and {least} to {max} are right"
         ));
     }
     some::<1>(said)

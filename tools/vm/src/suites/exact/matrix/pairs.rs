@@ -143,9 +143,9 @@ fn value(unit: Unit, asked: &[Set], term: &str) -> u64 {
 /// All events: with no term, with one, and with two.
 fn all() -> Vec<Vec<Set>> {
     let mut all = vec![Vec::new()];
-    let values = |(term, most): &(&'static str, u64)| {
+    let values = |(term, max): &(&'static str, u64)| {
         let term = *term;
-        (0..=*most)
+        (0..=*max)
             .map(move |value| (term, value))
             .collect::<Vec<_>>()
     };
@@ -349,10 +349,10 @@ fn decoded(
                 .sum::<usize>()
         };
         let least = count(&[Kind::IndirectJump, Kind::IndirectCall]);
-        let most = least + count(&[Kind::Return]);
+        let max = least + count(&[Kind::Return]);
         let right = |tips| match of("noretcomp") {
-            0 => (least..=most).contains(&tips),
-            _ => tips == most,
+            0 => (least..=max).contains(&tips),
+            _ => tips == max,
         };
         let counted = counted(&perf(&["-D"])?, right);
         let shown = perf(&["--itrace=qi1ie", "-F", "ip"])?;
@@ -392,8 +392,8 @@ mod tests {
     #[test]
     fn each_value_meets_each_other() {
         let all = all();
-        let values: u64 = TERMS.iter().map(|(_, most)| most + 1).sum();
-        let same: u64 = TERMS.iter().map(|(_, most)| (most + 1).pow(2)).sum();
+        let values: u64 = TERMS.iter().map(|(_, max)| max + 1).sum();
+        let same: u64 = TERMS.iter().map(|(_, max)| (max + 1).pow(2)).sum();
         let pairs = (values.pow(2) - same) / 2;
         assert_eq!(u64::try_from(all.len()).unwrap(), 1 + values + pairs);
         for asked in [

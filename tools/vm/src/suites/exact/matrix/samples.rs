@@ -164,7 +164,7 @@ fn chains(shown: &str, executed: &Executed) -> std::result::Result<String, Strin
 /// branch to 0 its end.
 fn branches(shown: &str, executed: &Executed) -> std::result::Result<String, String> {
     /// perf's default number of branches in a sample.
-    const MOST: usize = 64;
+    const MAX: usize = 64;
 
     let mut taken = Vec::new();
     let mut right = Vec::new();
@@ -187,8 +187,8 @@ fn branches(shown: &str, executed: &Executed) -> std::result::Result<String, Str
         let entries = entries.ok_or_else(|| format!("perf shows `{line}`"))?;
         let is_real = |(from, to): &&(u64, u64)| *from != 0 && *to != 0;
         let real: Vec<_> = entries.iter().filter(is_real).copied().collect();
-        let room = MOST - (entries.len() - real.len());
-        if right.get(..right.len().min(room)) != Some(&real) {
+        let space = MAX - (entries.len() - real.len());
+        if right.get(..right.len().min(space)) != Some(&real) {
             return Err(format!("perf shows {real:x?}, and {right:x?} is right"));
         }
         count += real.len();
