@@ -155,7 +155,7 @@ fn the_coarse_clock_is_told_where_it_is_further() {
     want.extend([0x19, 0x23, 2, 1, 0, 0, 0, 0, 2, 0x73, 0x22, 0x10, 0, 3, 0]);
     want.extend([0x99, 1, 0x51, 0, 0x10, 0x40, 0]);
     // The number of `MTC`s that are due: 0, 1, the maximum of the packet, and one more.
-    for (pass, told) in [
+    for (pass, reported) in [
         (0, &[][..]),
         (0xf0, &[0x59, 3]),
         (0xfef0, &[0x59, 2]),
@@ -167,7 +167,7 @@ fn the_coarse_clock_is_told_where_it_is_further() {
         clock.1 += pass;
         pt.interrupt(0x401000, 0x401000, Mode::Bits64, &mut clock)
             .unwrap();
-        want.extend(told);
+        want.extend(reported);
         want.extend([0x3d, 0, 0x10, 0x2d, 0, 0x10]);
     }
     // The `MTC` follows the branches.

@@ -444,7 +444,7 @@ fn one(pages: &Pages, numbers: &mut Numbers, counts: &mut Counts, distrusted: &[
             return;
         }
     }
-    assert_eq!(once.1, text[..len], "what was told of it");
+    assert_eq!(once.1, text[..len], "what was reported of it");
     *counts.forms.entry(decoded.code()).or_default() += 1;
     counts.executed += 1;
     counts.locked += u64::from(decoded.has_lock_prefix());

@@ -71,7 +71,7 @@ mod tests {
         /// Bytes that each tick writes.
         step: usize,
         /// Bytes that it has written in all.
-        told: Atomic<u64>,
+        reported: Atomic<u64>,
         /// Bytes that `snapshot()` claims in addition to those written.
         lie: u64,
         refuses: bool,
@@ -90,7 +90,7 @@ mod tests {
         fn new(step: usize) -> Self {
             Self {
                 step,
-                told: Atomic::new(0),
+                reported: Atomic::new(0),
                 lie: 0,
                 refuses: false,
                 knows: true,
@@ -190,7 +190,7 @@ mod tests {
             if write().is_err() {
                 return Next::Flush;
             }
-            self.told
+            self.reported
                 .fetch_add(u64::try_from(self.step).unwrap_or(0), Relaxed);
             if region.wakeup_due() {
                 Next::Flush
@@ -300,7 +300,7 @@ mod tests {
                     break;
                 }
                 assert!(bench.tick());
-                end = Pos::new(begin).advance(bench.driver().told.load(Relaxed));
+                end = Pos::new(begin).advance(bench.driver().reported.load(Relaxed));
                 if reads {
                     bench.read()?;
                 }

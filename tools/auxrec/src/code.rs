@@ -56,7 +56,7 @@ struct Store {
 }
 
 /// A sample of the tracepoint.
-struct Told<'a> {
+struct CodeSample<'a> {
     id: SampleId,
     address: u64,
     text: &'a [u8],
@@ -144,9 +144,9 @@ impl Code {
                 out.extend(bytes.get(rest..at).unwrap_or_default());
                 rest = end;
             }
-            let told = Told::parse(record.body, tracking).filter(|_| is_code);
-            if let Some(told) = told.filter(|told| !told.is_of(&self.probed)) {
-                self.tell(&mut store, &told, attr, &mut out)?;
+            let sample = CodeSample::parse(record.body, tracking).filter(|_| is_code);
+            if let Some(sample) = sample.filter(|sample| !sample.is_of(&self.probed)) {
+                self.add_mapping(&mut store, &sample, attr, &mut out)?;
             }
             at = end;
         }
@@ -157,22 +157,22 @@ impl Code {
         Ok(())
     }
 
-    fn tell(
+    fn add_mapping(
         &self,
         store: &mut Store,
-        told: &Told<'_>,
+        sample: &CodeSample<'_>,
         attr: &Attr,
         out: &mut Vec<u8>,
     ) -> Result<()> {
-        let pgoff = match store.pieces.get(told.text) {
+        let pgoff = match store.pieces.get(sample.text) {
             Some(pgoff) => *pgoff,
-            None => self.write(store, told.text)?,
+            None => self.write(store, sample.text)?,
         };
         let map = Mmap2 {
-            pid: told.id.pid.unwrap_or(0),
-            tid: told.id.tid.unwrap_or(0),
-            addr: told.address,
-            len: length(told.text),
+            pid: sample.id.pid.unwrap_or(0),
+            tid: sample.id.tid.unwrap_or(0),
+            addr: sample.address,
+            len: length(sample.text),
             pgoff,
             file: FileId::Inode {
                 dev: (0, 0),
@@ -183,7 +183,7 @@ impl Code {
             flags: MAP_PRIVATE,
             filename: self.path.as_os_str().as_bytes(),
         };
-        Ok(append(&map, Some((&told.id, attr)), out)?)
+        Ok(append(&map, Some((&sample.id, attr)), out)?)
     }
 
     /// Appends a piece to the file. Returns its offset.
@@ -214,7 +214,7 @@ impl Code {
     }
 }
 
-impl<'a> Told<'a> {
+impl<'a> CodeSample<'a> {
     /// Parses the body of a sample: identifier, address, process and thread, time, CPU, and the fields of the tracepoint.
     fn parse(body: &'a [u8], tracking: u64) -> Option<Self> {
         let half = |at| Some(u32::from_le_bytes(*body.get(at..)?.first_chunk()?));
@@ -240,7 +240,7 @@ impl<'a> Told<'a> {
     }
 }
 
-impl Told<'_> {
+impl CodeSample<'_> {
     /// Whether the page that begins with these bytes has the same code at this address.
     fn is_of(&self, page: &[u8]) -> bool {
         let at = usize::try_from(self.address).unwrap_or(usize::MAX) % sys::page_size();
@@ -329,9 +329,9 @@ mod tests {
             (0x7010, b"\x90", false),
         ] {
             let id = SampleId::default();
-            let told = Told { id, address, text };
-            assert_eq!(told.is_of(page), is_of, "{address:#x} {text:x?}");
-            assert!(!told.is_of(&[]));
+            let sample = CodeSample { id, address, text };
+            assert_eq!(sample.is_of(page), is_of, "{address:#x} {text:x?}");
+            assert!(!sample.is_of(&[]));
         }
     }
 

@@ -319,7 +319,7 @@ impl Drain {
         let (reader, area) = rings.data();
         let mut bytes = std::mem::take(&mut self.records);
         reader.drain(&area, &mut bytes)?;
-        self.told(rings, &mut bytes, file)?;
+        self.sideband(rings, &mut bytes, file)?;
         let len = bytes.len();
         self.records = bytes;
         Ok(len)
@@ -331,11 +331,11 @@ impl Drain {
     /// If the file cannot be written, or the ring cannot be read.
     pub fn newest(&mut self, rings: &mut Rings, file: &mut impl Sink) -> Result<()> {
         let mut newest = rings.newest()?.records;
-        self.told(rings, &mut newest, file)
+        self.sideband(rings, &mut newest, file)
     }
 
     /// Examines records and writes them to the file.
-    fn told(&mut self, rings: &Rings, bytes: &mut Vec<u8>, file: &mut impl Sink) -> Result<()> {
+    fn sideband(&mut self, rings: &Rings, bytes: &mut Vec<u8>, file: &mut impl Sink) -> Result<()> {
         rings.rename(bytes)?;
         if let Some((code, [number, tracking])) = &self.code {
             if let [tracking, ..] = rings.ids(*tracking)[..] {

@@ -220,8 +220,8 @@ pub(crate) mod tests {
 
     impl Pipe {
         pub(crate) fn new() -> (Self, Reader) {
-            let ((begun, seen), (go, told)) = (channel(), channel());
-            (Self { begun, go: told }, Reader { begun: seen, go })
+            let ((begun, seen), (go, wait)) = (channel(), channel());
+            (Self { begun, go: wait }, Reader { begun: seen, go })
         }
     }
 

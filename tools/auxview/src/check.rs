@@ -18,7 +18,7 @@ use crate::source::{Reader, Source};
 use crate::trace::{Mode, Problems, Ring, Trace};
 
 /// How many problems are printed; further ones are only counted.
-const TOLD: usize = 20;
+const MAX_PROBLEMS: usize = 20;
 
 /// What the check of one ring has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,11 +63,11 @@ impl Findings {
 
 impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for problem in self.problems.iter().take(TOLD) {
+        for problem in self.problems.iter().take(MAX_PROBLEMS) {
             writeln!(f, "problem: {problem}")?;
         }
         let problems = self.problems.more() + len(self.problems.len());
-        if let Some(more @ 1..) = problems.checked_sub(len(TOLD)) {
+        if let Some(more @ 1..) = problems.checked_sub(len(MAX_PROBLEMS)) {
             writeln!(f, "problem: and {more} more")?;
         }
         for ring in &self.rings {

@@ -115,13 +115,16 @@ impl Ring {
     ///
     /// All other bytes stay, so that `check` can find them.
     fn unpad(&mut self, mode: Mode, size: Option<u64>) {
-        let told = || self.records.iter().map(|record| record.aux);
+        let reported = || self.records.iter().map(|record| record.aux);
         let mut heads = Vec::new();
         let mut next = None;
         match mode {
-            Mode::Normal => next = told().map(|aux| aux.offset.saturating_add(aux.size)).max(),
+            Mode::Normal => {
+                let ends = reported().map(|aux| aux.offset.saturating_add(aux.size));
+                next = ends.max();
+            }
             Mode::Overwrite => {
-                let all = told().filter(|aux| aux.flags.contains(AuxFlags::OVERWRITE));
+                let all = reported().filter(|aux| aux.flags.contains(AuxFlags::OVERWRITE));
                 heads.extend(all.map(|aux| aux.offset));
                 heads.sort_unstable();
             }

@@ -32,7 +32,7 @@ impl Memory {
     pub fn run_out(&self, case: &Case, pmu: &Pmu) -> Result<String> {
         let module = Module::of(pmu).ok();
         let before = module.as_ref().map(Module::references).transpose()?;
-        let (mut failed, mut told) = (0, 0);
+        let (mut failed, mut reported) = (0, 0);
         for nth in 1..=self.max {
             let starved = || self.allocations.without(nth, || (case.run)(pmu));
             let (outcome, left) = with_patience(SHORT, starved)?;
@@ -44,11 +44,11 @@ impl Memory {
                 break;
             }
             failed += 1;
-            told += u32::from(outcome.is_err());
+            reported += u32::from(outcome.is_err());
         }
         let said = (case.run)(pmu).context("when no allocation failed any more")?;
         Ok(format!(
-            "{failed} allocations failed, and the case {told} times\n{said}"
+            "{failed} allocations failed, and the case {reported} times\n{said}"
         ))
     }
 }

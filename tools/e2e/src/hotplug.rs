@@ -189,7 +189,7 @@ fn newcomer(name: &str) -> Result<String> {
         // Even if the case failed, the next case needs two CPUs.
         switch(true)?;
         let ended = end(outcome?)?;
-        let told = std::fs::read_to_string(&json)?;
+        let reported = std::fs::read_to_string(&json)?;
         std::fs::remove_file(&json)?;
         let seen = Seen::of(&file)?;
         seen.is_right()?;
@@ -212,8 +212,8 @@ fn newcomer(name: &str) -> Result<String> {
                 && findings.lost() == lost
                 && said("CPU 1 has come online, and is not recorded") == comes
                 && said("should they come online: 1") == (target.first() == Some(&"-a"))
-                && told.contains("\"CPU 1\"") == comes,
-            "{target:?}: exit status {}: {}; {rings:?}; {told}",
+                && reported.contains("\"CPU 1\"") == comes,
+            "{target:?}: exit status {}: {}; {rings:?}; {reported}",
             ended.status,
             ended.errors
         );

@@ -263,10 +263,10 @@ impl Log {
                 "event {number} comes again, or late: {expected} is next"
             );
             let gap = number - expected;
-            let told = missed
+            let report = missed
                 .next_if(|(place, _)| *place == at)
                 .map(|(_, missed)| *missed);
-            let right = match told {
+            let right = match report {
                 None => gap == 0 || !reported,
                 Some(Missed::Events(n)) => n == gap,
                 Some(Missed::Unknown) => gap != 0,
@@ -274,7 +274,7 @@ impl Log {
             };
             ensure!(
                 right,
-                "{gap} events are missing before {number}, and the kernel reports {told:?}"
+                "{gap} events are missing before {number}, and the kernel reports {report:?}"
             );
             lost += gap;
             expected = number + 1;

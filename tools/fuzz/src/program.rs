@@ -207,7 +207,7 @@ impl Observer for Seen {
     }
 
     fn code(&mut self, _first: u64, text: &[u8], _executed: u64) -> ControlFlow<()> {
-        assert!(!text.is_empty(), "nothing was told");
+        assert!(!text.is_empty(), "nothing was reported");
         ControlFlow::Continue(())
     }
 

@@ -229,12 +229,12 @@ pub fn explain(log: &str) -> String {
             .rev()
             .filter(|l| !l.trim().is_empty() && !l.starts_with("make") && !l.starts_with("$ "))
     };
-    let told = lines().find(|l| {
+    let reported = lines().find(|l| {
         ["error", "Error", "E: ", "can't", "cannot", "***"]
             .iter()
             .any(|t| l.contains(t))
     });
-    match told.or_else(|| lines().next()) {
+    match reported.or_else(|| lines().next()) {
         Some(line) => format!("\"{}\"", line.trim().trim_end_matches('.')),
         None => "it said nothing".to_owned(),
     }

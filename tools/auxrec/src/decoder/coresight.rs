@@ -217,7 +217,7 @@ mod tests {
         ("cs_etm/cpu51/mgmt/etmidr", "0x410cf250"),
     ];
 
-    fn told(dir: &Path, event: &str, cpu: u32) -> Vec<u64> {
+    fn reported(dir: &Path, event: &str, cpu: u32) -> Vec<u64> {
         let plan = plan(dir, event, Some(vec![cpu]));
         words(&plan.events[0].0, &plan, &[cpu]).unwrap()
     }
@@ -229,19 +229,19 @@ mod tests {
         let event = "cs_etm/cycacc,contextid2,retstack,timestamp=3/u";
         let (head, config) = ([2, 10 << 32 | 1, 0], 0x9890);
         let etm4 = [0x2800_0ea1, 0x4100_f403, 0xd000_1088, 8, 0xcc, u64::MAX];
-        let words = told(dir.path(), event, 0);
+        let words = reported(dir.path(), event, 0);
         assert_eq!(words[..3], head);
         assert_eq!(words[3..8], [MAGIC_ETM4, 0, 8, config, 0x10]);
         assert_eq!(words[8..], etm4);
-        let words = told(dir.path(), event, 50);
+        let words = reported(dir.path(), event, 50);
         assert_eq!(words[3..8], [MAGIC_ETE, 50, 9, config, 0x14]);
         assert_eq!(words[12..], [0xcc, 0x4770_5a13, 3]);
-        let words = told(dir.path(), event, 51);
+        let words = reported(dir.path(), event, 51);
         assert_eq!(words[3..8], [MAGIC_ETM3, 51, 4, 0x3000_1000, 0x16]);
         assert_eq!(words[8..], [0x34c0_1ac2, 0x410c_f250]);
         // One bit of TRCCONFIGR for each term.
         for (term, bits) in TRCCONFIGR {
-            let words = told(dir.path(), &format!("cs_etm/{term}/"), 0);
+            let words = reported(dir.path(), &format!("cs_etm/{term}/"), 0);
             assert_eq!(words[6], bits, "{term}");
         }
     }

@@ -26,13 +26,13 @@ fn to_u64(n: usize) -> u64 {
     u64::try_from(n).unwrap()
 }
 
-/// Writes records of `told` bytes, and behind them an area from its byte 8 on. Returns how often the
+/// Writes records of `sideband` bytes, and behind them an area from its byte 8 on. Returns how often the
 /// area had to be copied.
 ///
 /// A call takes `max` bytes, or as much as this file system takes. With `all` it takes all or
 /// nothing, as 9p does. Until a call has failed, the pages of the area from `missing` on cannot be
 /// read.
-fn copied(told: usize, missing: usize, max: usize, all: bool) -> usize {
+fn copied(sideband: usize, missing: usize, max: usize, all: bool) -> usize {
     let len = PAGES * sys::page_size();
     let missing = missing * sys::page_size();
     let bytes: Vec<u8> = (0..=250).cycle().take(len).collect();
@@ -45,8 +45,8 @@ fn copied(told: usize, missing: usize, max: usize, all: bool) -> usize {
     let events = [(Attr::default(), vec![1])];
     let mut file = Writer::new(output.reopen().unwrap(), &events).unwrap();
     let begin = usize::try_from(file.position()).unwrap();
-    let told = RECORD.repeat(told / RECORD.len());
-    file.raw(&told).unwrap();
+    let sideband = RECORD.repeat(sideband / RECORD.len());
+    file.raw(&sideband).unwrap();
     file.auxtrace(&Auxtrace {
         size: to_u64(len - 8),
         ..Auxtrace::default()
@@ -76,7 +76,7 @@ fn copied(told: usize, missing: usize, max: usize, all: bool) -> usize {
     .unwrap();
 
     let there = fs::read(output.path()).unwrap();
-    assert!(there[begin..].starts_with(&told));
+    assert!(there[begin..].starts_with(&sideband));
     assert!(there[payload..] == bytes[8..]);
     copied
 }
@@ -85,13 +85,13 @@ fn copied(told: usize, missing: usize, max: usize, all: bool) -> usize {
 /// once.
 #[test]
 fn straight_from_an_area_in_parts() {
-    for told in [0, 16, 4096, 16384] {
+    for sideband in [0, 16, 4096, 16384] {
         for max in [1000, 4096, 5001, usize::MAX] {
             for all in [false, true] {
                 for missing in 0..PAGES {
-                    assert_eq!(copied(told, missing, max, all), 1);
+                    assert_eq!(copied(sideband, missing, max, all), 1);
                 }
-                assert_eq!(copied(told, PAGES, max, all), 0);
+                assert_eq!(copied(sideband, PAGES, max, all), 0);
             }
         }
     }
@@ -281,9 +281,16 @@ fn what_was_collected_is_in_a_file_that_is_not_gone_on_with() {
     let bytes = fs::read(part.path()).unwrap();
     let file = perfdata::File::parse(&bytes).unwrap();
     let kinds = file.records().map(|record| record.unwrap().kind);
-    let (told, trace) = (RecordType::SWITCH, RecordType::AUXTRACE);
+    let (sideband, trace) = (RecordType::SWITCH, RecordType::AUXTRACE);
     let counter = RecordType::FINISHED_ROUND;
-    let want = [RecordType::FINISHED_INIT, trace, told, told, told, counter];
+    let want = [
+        RecordType::FINISHED_INIT,
+        trace,
+        sideband,
+        sideband,
+        sideband,
+        counter,
+    ];
     assert_eq!(kinds.collect::<Vec<_>>(), want);
     let notes = file.feature(Feature::NOTES).unwrap().notes().unwrap();
     assert!(notes.contains(&("ended".to_owned(), "cut".to_owned())));

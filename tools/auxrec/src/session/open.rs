@@ -209,12 +209,12 @@ impl<'a> Opening<'a> {
         let is_trigger = |opened: &&Opened| plan.trigger == Some(opened.number);
         let of_trace = events.iter().skip(1).chain(&members);
         let of_trace = of_trace.chain(others.iter().filter(is_trigger));
-        let told = others.iter().filter(|opened| !is_trigger(opened));
-        let told: Vec<&Opened> = told.chain(&tracking).collect();
+        let sideband = others.iter().filter(|opened| !is_trigger(opened));
+        let sideband: Vec<&Opened> = sideband.chain(&tracking).collect();
         for opened in of_trace {
             join(opened, &owner.event)?;
         }
-        let beside = match told.split_first() {
+        let beside = match sideband.split_first() {
             Some((first, rest)) if plan.overwrite => {
                 let len = page + plan.data;
                 let map = first.event.map(0, len, false);
@@ -231,7 +231,7 @@ impl<'a> Opening<'a> {
                 })
             }
             _ => {
-                for opened in told {
+                for opened in sideband {
                     join(opened, &owner.event)?;
                 }
                 None

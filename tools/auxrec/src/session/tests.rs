@@ -61,13 +61,13 @@ fn no_thread_is_left() {
 
 #[test]
 fn threads_that_were_not_listed() {
-    let (tell, told) = mpsc::channel();
+    let (send, receive) = mpsc::channel();
     let (end, ended) = mpsc::channel::<()>();
     let other = thread::spawn(move || {
-        tell.send(me()).unwrap();
+        send.send(me()).unwrap();
         let _ = ended.recv();
     });
-    let tid = told.recv().unwrap();
+    let tid = receive.recv().unwrap();
     let session = open(Plan {
         threads: Some(vec![me()]),
         processes: vec![std::process::id()],

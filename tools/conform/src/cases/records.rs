@@ -93,16 +93,16 @@ pub fn cases() -> Vec<Case> {
                 rig.event.disable()?;
                 rig.read()?;
             }
-            let told = rig
+            let reported = rig
                 .others
                 .iter()
                 .filter(|record| record.kind == ITRACE_START)
                 .count();
             ensure!(
-                told <= 1,
-                "{told} times, for 5 times that it was switched on"
+                reported <= 1,
+                "{reported} times, for 5 times that it was switched on"
             );
-            Ok(format!("{told} times"))
+            Ok(format!("{reported} times"))
         },
     ));
     cases.push(case(

@@ -35,7 +35,7 @@ fn itrace_start() -> Result<String> {
 }
 
 /// The number of ITRACE_START records.
-fn told(control: &Mapping) -> usize {
+fn reported(control: &Mapping) -> usize {
     const ITRACE_START: u32 = 12;
     let records = records(control);
     records.iter().filter(|&&kind| kind == ITRACE_START).count()
@@ -50,7 +50,7 @@ fn of_cpu() -> Result<usize> {
         event.enable()?;
         event.disable()?;
     }
-    let before = told(&control);
+    let before = reported(&control);
     ensure!(
         before >= 5,
         "{before} records of 5 times that the event was scheduled in without a ring"
@@ -65,9 +65,9 @@ fn of_cpu() -> Result<usize> {
         event.disable()?;
         set(&control, Field::AuxTail, get(&control, Field::AuxHead));
         ensure!(
-            told(&control) == before + 1,
+            reported(&control) == before + 1,
             "{} records after {n} times",
-            told(&control) - before
+            reported(&control) - before
         );
     }
     Ok(before)
@@ -85,8 +85,8 @@ fn of_task() -> Result<()> {
     }
     task.event.disable()?;
     unpin()?;
-    let told = told(task.control()?);
-    ensure!(told == 1, "{told} records of a task with children");
+    let reported = reported(task.control()?);
+    ensure!(reported == 1, "{reported} records of a task with children");
     Ok(())
 }
 

@@ -65,7 +65,7 @@ impl Memory {
                 Err(error) => {
                     let right = errno(&error).is_some_and(|errno| numbers.contains(&errno));
                     ensure!(failed && right, "allocation {nth}: {error:#}");
-                    count.told += 1;
+                    count.reported += 1;
                 }
             }
             after().with_context(|| format!("after allocation {nth} failed"))?;
@@ -90,7 +90,7 @@ fn errno(error: &anyhow::Error) -> Option<Errno> {
 #[derive(Default)]
 struct Count {
     failed: u32,
-    told: u32,
+    reported: u32,
 }
 
 /// An event to open, and the name of its driver or sink.
@@ -158,12 +158,15 @@ fn events() -> Result<String> {
                 .run_out(&[Errno::NOMEM], 0, life, released)
                 .context(it.name)?;
             ensure!(
-                count.told > 0,
-                "{}: no failure was told, of {}",
+                count.reported > 0,
+                "{}: no failure was reported, of {}",
                 it.name,
                 count.failed
             );
-            seen.push(format!("{}: {} of {}", it.name, count.told, count.failed));
+            seen.push(format!(
+                "{}: {} of {}",
+                it.name, count.reported, count.failed
+            ));
         }
         Ok(format!(
             "failed allocations, as the kernel reports them: {}",
@@ -191,7 +194,10 @@ fn children() -> Result<String> {
             let count = memory.run_out(&FORK, 0, fork, || Ok(())).context(it.name)?;
             drop(victim);
             released()?;
-            seen.push(format!("{}: {} of {}", it.name, count.told, count.failed));
+            seen.push(format!(
+                "{}: {} of {}",
+                it.name, count.reported, count.failed
+            ));
         }
         Ok(format!(
             "failed allocations, as the kernel reports them: {}",
@@ -240,8 +246,8 @@ fn unloaded(memory: &Memory) -> Result<String> {
         };
         let count = memory.run_out(&[Errno::NOMEM], coarse, load, gone);
         let count = count.context(name)?;
-        ensure!(count.told > 0, "{name}: no failure was told");
-        seen.push(format!("{name}: {} of {}", count.told, count.failed));
+        ensure!(count.reported > 0, "{name}: no failure was reported");
+        seen.push(format!("{name}: {} of {}", count.reported, count.failed));
     }
     Ok(format!(
         "failed allocations, as the kernel reports them: {}",

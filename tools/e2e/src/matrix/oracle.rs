@@ -142,10 +142,10 @@ impl Row {
             content.cpus
         );
 
-        let told: u64 = probe.records.iter().map(|r| r.size).sum();
+        let reported: u64 = probe.records.iter().map(|r| r.size).sum();
         ensure!(
-            setup.overwrite || told + content.padding == head,
-            "the records report {told} bytes, {} are padding, and the head is at {head}",
+            setup.overwrite || reported + content.padding == head,
+            "the records report {reported} bytes, {} are padding, and the head is at {head}",
             content.padding
         );
         let records = &probe.records;

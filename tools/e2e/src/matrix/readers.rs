@@ -63,9 +63,9 @@ impl Target {
     pub fn start(children: bool) -> Result<Self> {
         let done = std::sync::Arc::new(AtomicBool::new(false));
         let tid = std::sync::Arc::new(AtomicI32::new(0));
-        let (theirs, told) = (done.clone(), tid.clone());
+        let (theirs, reported) = (done.clone(), tid.clone());
         let thread = thread::spawn(move || {
-            told.store(gettid().as_raw_nonzero().get(), Ordering::Release);
+            reported.store(gettid().as_raw_nonzero().get(), Ordering::Release);
             for cpu in [0, 1].into_iter().cycle() {
                 if theirs.load(Ordering::Acquire) {
                     break;

@@ -345,11 +345,14 @@ impl<'t> Unit<'t> {
                 self.out.overwritten = self.out.overwritten.saturating_add(gap - there);
             }
             Ok(gap) => {
-                let told = lost_before(header, packet);
-                if let (Some(told), false) = (told.filter(|told| *told != gap), begins && unseen) {
+                let reported = lost_before(header, packet);
+                if let (Some(reported), false) = (
+                    reported.filter(|reported| *reported != gap),
+                    begins && unseen,
+                ) {
                     self.wrong(place, || {
                         format!(
-                            "the barrier reports {told} bytes lost before it, and there are {gap}"
+                            "the barrier reports {reported} bytes lost before it, and there are {gap}"
                         )
                     });
                 }
@@ -386,9 +389,9 @@ impl<'t> Unit<'t> {
         let (trace, ring) = (self.trace, self.ring);
         // Bytes between packets are missing only if a driver has lost them, and then a record has a flag.
         let flagged = ring.loss.truncated + ring.loss.partial + ring.loss.collision;
-        let told = flagged != 0 || ring.loss.full != 0 || ring.loss.records_lost != 0;
+        let reported = flagged != 0 || ring.loss.full != 0 || ring.loss.records_lost != 0;
         let lost = self.out.lost;
-        if lost != 0 && !told && !trace.cut && !trace.recovered && !trace.partial {
+        if lost != 0 && !reported && !trace.cut && !trace.recovered && !trace.partial {
             self.mismatch(|| {
                 format!("{lost} bytes are missing between packets, and no AUX record says that trace was lost")
             });
@@ -403,7 +406,7 @@ impl<'t> Unit<'t> {
         }
         if ring.counts.is_empty() && !ring.pieces.is_empty() {
             self.mismatch(|| {
-                "the file has no counter, so what was lost at the end cannot be told".to_owned()
+                "the file has no counter, so the loss at the end is unknown".to_owned()
             });
             return;
         }

@@ -77,10 +77,10 @@ fn on_a_terminal(name: &str) -> Result<String> {
     };
     let shown = read(&["CPU 0", "CPU 1", "MB/s, woken in"]);
     recorder.signal(Signal::INT)?;
-    let told = read(&["bytes of trace in", " wakeups; ", " bytes\r\n"]);
+    let reported = read(&["bytes of trace in", " wakeups; ", " bytes\r\n"]);
     let status = recorder.ended()?.code().context("it was killed")?;
     shown?;
-    told?;
+    reported?;
     ensure!(
         before == format!("{:?}", tcgetattr(&master)?),
         "the terminal is not as it was"
@@ -93,10 +93,11 @@ fn on_a_terminal(name: &str) -> Result<String> {
     accounted(&ended, &seen)?;
     // The display is removed at the end, and the final summary has lines of its own.
     let mut lines = ended.errors.rsplit('\n');
-    let told = lines.find(|line| line.contains("bytes of trace in"));
+    let reported = lines.find(|line| line.contains("bytes of trace in"));
     ensure!(
-        told.is_some_and(|line| line.contains("auxrec: ") && line.trim_end().ends_with("bytes")),
-        "at the end it says {told:?}"
+        reported
+            .is_some_and(|line| line.contains("auxrec: ") && line.trim_end().ends_with("bytes")),
+        "at the end it says {reported:?}"
     );
     released()?;
     Ok(seen.to_string())
@@ -180,11 +181,11 @@ fn overwritten(name: &str) -> Result<String> {
     seen.is_right()?;
     // perf updates the heads when a snapshot stops the unit, and reports each head in an AUX record.
     let bytes = std::fs::read(file.path())?;
-    for (told, ring) in before.iter().zip(Trace::read(&bytes)?.rings.values()) {
+    for (reported, ring) in before.iter().zip(Trace::read(&bytes)?.rings.values()) {
         let heads: Vec<_> = ring.records.iter().map(|at| at.aux.offset).collect();
         ensure!(
-            heads.contains(told),
-            "{told} bytes were reported, and heads are {heads:x?}"
+            heads.contains(reported),
+            "{reported} bytes were reported, and heads are {heads:x?}"
         );
     }
     released()?;

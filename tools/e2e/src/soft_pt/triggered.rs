@@ -33,12 +33,12 @@ fn symbol(name: &str) -> Result<String> {
 }
 
 /// The recorder's JSON report.
-struct Told {
+struct Counts {
     hits: u64,
     snapshots: u64,
 }
 
-impl Told {
+impl Counts {
     fn read(path: &str) -> Result<Self> {
         let text = fs::read(path).with_context(|| format!("cannot read {path}"))?;
         let value: Value = serde_json::from_slice(&text)?;
@@ -88,7 +88,7 @@ fn no_probe() -> Result<()> {
 }
 
 /// Records with this trigger. Returns the recorder's JSON report and messages.
-fn record(file: &TraceFile, trigger: &str, more: &[&str]) -> Result<(Told, Ended)> {
+fn record(file: &TraceFile, trigger: &str, more: &[&str]) -> Result<(Counts, Ended)> {
     let recorder = Recorder::start(file.path(), &arguments(trigger, more))?;
     let ended = recorder.wait(Reader::KeepsUp)?;
     ensure!(
@@ -98,7 +98,7 @@ fn record(file: &TraceFile, trigger: &str, more: &[&str]) -> Result<(Told, Ended
         ended.errors
     );
     no_probe()?;
-    Ok((Told::read(JSON)?, ended))
+    Ok((Counts::read(JSON)?, ended))
 }
 
 /// Each call must be counted and be in the file, also in children. At least one snapshot must be taken.
@@ -119,25 +119,25 @@ pub(super) fn hits() -> Result<String> {
             CALLS,
         ),
     ] {
-        let (told, ended) = record(&file, trigger, more)?;
+        let (counts, ended) = record(&file, trigger, more)?;
         let seen = samples(&file, &format!("trigger:{trigger}"))?;
         ensure!(
-            told.hits == expected && seen == expected,
+            counts.hits == expected && seen == expected,
             "{more:?}: {} hits and {seen} samples, not {expected}: {}",
-            told.hits,
+            counts.hits,
             ended.errors
         );
         ensure!(
-            (1..=expected).contains(&told.snapshots),
+            (1..=expected).contains(&counts.snapshots),
             "{more:?}: {} snapshots",
-            told.snapshots
+            counts.snapshots
         );
         let said = format!(
             "reached {expected} times, and {} snapshots were taken",
-            told.snapshots
+            counts.snapshots
         );
         ensure!(ended.errors.contains(&said), "no {said}: {}", ended.errors);
-        outcome.push(format!("{expected} hits, {} snapshots", told.snapshots));
+        outcome.push(format!("{expected} hits, {} snapshots", counts.snapshots));
     }
     Ok(outcome.join("; "))
 }
@@ -168,9 +168,9 @@ pub(super) fn end() -> Result<String> {
     let (offset, _) = place("6caller")?;
     let file = TraceFile::new("triggered");
     let workload = ["--", PROGRAM, "workload", "calls"];
-    let (told, ended) = record(&file, &caller, &workload)?;
+    let (counts, ended) = record(&file, &caller, &workload)?;
     ensure!(
-        (told.hits, told.snapshots) == (1, 1),
+        (counts.hits, counts.snapshots) == (1, 1),
         "not one call and one snapshot: {}",
         ended.errors
     );
@@ -226,12 +226,12 @@ pub(crate) fn by_perf() -> Result<String> {
         });
         Ok(hits.collect())
     };
-    let (told, _) = record(&file, &called, &workload)?;
+    let (counts, _) = record(&file, &called, &workload)?;
     let all = hits(&called)?;
     ensure!(
-        u64::try_from(all.len())? == told.hits && all.iter().all(|hit| *hit == all[0]),
+        u64::try_from(all.len())? == counts.hits && all.iter().all(|hit| *hit == all[0]),
         "perf shows other samples of {} hits: {all:?}",
-        told.hits
+        counts.hits
     );
     record(&file, &caller, &workload)?;
     let one = hits(&caller)?;
@@ -277,14 +277,17 @@ pub(super) fn process() -> Result<String> {
         ended.errors
     );
     no_probe()?;
-    let told = Told::read(JSON)?;
+    let counts = Counts::read(JSON)?;
     ensure!(
-        told.hits >= told.snapshots && told.snapshots > 0,
+        counts.hits >= counts.snapshots && counts.snapshots > 0,
         "{} hits, {} snapshots",
-        told.hits,
-        told.snapshots
+        counts.hits,
+        counts.snapshots
     );
-    Ok(format!("{} hits, {} snapshots", told.hits, told.snapshots))
+    Ok(format!(
+        "{} hits, {} snapshots",
+        counts.hits, counts.snapshots
+    ))
 }
 
 /// An invalid trigger must be named in the error message. No uprobe may be left.

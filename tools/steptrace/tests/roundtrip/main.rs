@@ -427,7 +427,7 @@ fn times_are_exact_to_the_coarse_clock() {
         (512, 8, 1 << 21),
     ] {
         let mtc = Mtc { ratio, shift };
-        let (mut dice, mut told) = (Dice(shift.into()), Vec::new());
+        let (mut dice, mut reported) = (Dice(shift.into()), Vec::new());
         let mut pt = Encoder::new(Config {
             tsc: true,
             mtc: Some(mtc),
@@ -435,7 +435,7 @@ fn times_are_exact_to_the_coarse_clock() {
         });
         let next = |now: u64| {
             let now = now + u64::try_from(dice.below(max)).unwrap();
-            told.push(now);
+            reported.push(now);
             now
         };
         let mut clock = Times(Vec::new(), 1 << 40, next);
@@ -460,9 +460,9 @@ fn times_are_exact_to_the_coarse_clock() {
         // libipt has read the packet of the first jump when it shows that jump, so the time at the beginning of the trace is not seen. A
         // later time is that of the coarse clock, or that of a `TSC` if the coarse clock was too far ahead.
         let tick = u64::from(ratio) << shift;
-        let mut last = told[1];
+        let mut last = reported[1];
         let mut want = Vec::new();
-        for now in &told[2..] {
+        for now in &reported[2..] {
             if now / tick - last / tick > 255 {
                 want.push(*now);
                 last = *now;

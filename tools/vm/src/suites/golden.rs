@@ -19,16 +19,16 @@ use crate::results::ktap::Case;
 use crate::step::{Log, Progress};
 
 mod differences;
+mod fields;
 mod machine;
 mod rows;
 mod stock;
-mod told;
 mod trace;
 
+use fields::{fields, Fields};
 use machine::Machine;
 use rows::{Row, ROWS};
 use stock::Stock;
-use told::{told, Told};
 
 /// The architecture of a described machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,9 +166,12 @@ impl Both<'_> {
                 )));
             }
         };
-        let told = |bytes: &[u8], who: &str| told(bytes).map_err(|why| format!("{who}: {why}"));
+        let fields = |bytes: &[u8], who: &str| fields(bytes).map_err(|why| format!("{who}: {why}"));
         let mut judged = || {
-            let (perf, ours) = (told(&perf, "perf's file")?, told(&ours, "auxrec's file")?);
+            let (perf, ours) = (
+                fields(&perf, "perf's file")?,
+                fields(&ours, "auxrec's file")?,
+            );
             let (wrong, found) = differences::find(&perf, &ours);
             seen.extend(found);
             match wrong.is_empty() {
@@ -184,7 +187,7 @@ impl Both<'_> {
     }
 
     /// Reads both files with stock perf. It must print the same AUXTRACE_INFO and the same trace, and for SPE the same samples.
-    fn read(&self, row: &Row, told: &Told) -> Result<std::result::Result<String, String>> {
+    fn read(&self, row: &Row, fields: &Fields) -> Result<std::result::Result<String, String>> {
         let is_traced = row.trace().is_some();
         let mut printed = Vec::new();
         for file in ["perf.data", "auxrec.data"] {
@@ -219,7 +222,7 @@ impl Both<'_> {
             printed.push((info, trace, samples));
         }
         Ok(match printed.first() == printed.last() {
-            true => Ok(format!("{} fields", told.len())),
+            true => Ok(format!("{} fields", fields.len())),
             false => Err(format!("perf prints {printed:#?}")),
         })
     }
@@ -257,15 +260,15 @@ impl Both<'_> {
     /// Copies the ratio of TSC and crystal clock from perf's recording to the described machine. The driver of Intel PT shows the ratio of
     /// the processor in a sysfs file. But perf asks the processor itself, which is the emulated one.
     fn copy_ratio(&self, perf: &[u8]) -> Result<()> {
-        let Ok(told) = told(perf) else {
+        let Ok(fields) = fields(perf) else {
             return Ok(());
         };
-        if told
+        if fields
             .get("AUXTRACE_INFO[00]")
             .is_some_and(|kind| kind == "0x1")
         {
             let number = |word: &str| {
-                let text = told.get(word)?.strip_prefix("0x")?;
+                let text = fields.get(word)?.strip_prefix("0x")?;
                 u64::from_str_radix(text, 16).ok()
             };
             if let (Some(ticks), Some(coarse)) =

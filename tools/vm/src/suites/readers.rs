@@ -110,7 +110,7 @@ struct Ring {
     /// The beginning and the end of each piece of trace.
     pieces: Vec<(u64, u64)>,
     /// The beginning and the end of the trace that each AUX record reports.
-    told: Vec<(u64, u64)>,
+    reported: Vec<(u64, u64)>,
     /// The heads of an AUX area in overwrite mode.
     heads: Vec<u64>,
 }
@@ -136,7 +136,7 @@ fn covered(records: &[String]) -> Result<u64, String> {
             if number(" flags: ")? & OVERWRITE != 0 {
                 ring.heads.push(offset);
             } else {
-                ring.told.push((offset, offset + number(" size: ")?));
+                ring.reported.push((offset, offset + number(" size: ")?));
             }
         }
     }
@@ -144,23 +144,23 @@ fn covered(records: &[String]) -> Result<u64, String> {
     let near = |end: u64, next: u64| (0..8).contains(&end.wrapping_sub(next));
     let mut sum = 0;
     for (cpu, ring) in &rings {
-        let fits = if ring.told.is_empty() {
+        let fits = if ring.reported.is_empty() {
             let head = |end| ring.heads.iter().any(|head| near(end, *head));
             ring.pieces.iter().all(|(_, end)| head(*end))
         } else {
             let pieces = ring.pieces.windows(2).all(|w| near(w[0].1, w[1].0));
-            let told = ring.told.windows(2).all(|w| w[0].1 == w[1].0);
-            let begins = ring.pieces.first().zip(ring.told.first());
-            let ends = ring.pieces.last().zip(ring.told.last());
+            let reported = ring.reported.windows(2).all(|w| w[0].1 == w[1].0);
+            let begins = ring.pieces.first().zip(ring.reported.first());
+            let ends = ring.pieces.last().zip(ring.reported.last());
             pieces
-                && told
-                && begins.is_some_and(|(piece, told)| piece.0 == told.0)
-                && ends.is_some_and(|(piece, told)| near(piece.1, told.1))
+                && reported
+                && begins.is_some_and(|(piece, reported)| piece.0 == reported.0)
+                && ends.is_some_and(|(piece, reported)| near(piece.1, reported.1))
         };
         if !fits {
             return Err(format!(
                 "of CPU {cpu} perf finds the pieces {:x?}, AUX records of {:x?}, and heads {:x?}",
-                ring.pieces, ring.told, ring.heads
+                ring.pieces, ring.reported, ring.heads
             ));
         }
         sum += ring

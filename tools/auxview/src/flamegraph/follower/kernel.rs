@@ -100,8 +100,8 @@ impl Follower {
     /// Reports what the thread did up to here.
     fn tell(&mut self, ends: bool, world: &mut World<'_>) -> Followed {
         let due = std::mem::replace(&mut self.is_due, self.time.is_some());
-        let told = self.report(Packet::Sync(None), ends, world);
+        let reported = self.report(Packet::Sync(None), ends, world);
         self.is_due = due;
-        told.map_err(|error| Stray::Missing(Missing::Error(error)))
+        reported.map_err(|error| Stray::Missing(Missing::Error(error)))
     }
 }

@@ -30,7 +30,7 @@ fn packets(stretches: &[Vec<u8>], portion: usize) -> Vec<Packet> {
 }
 
 /// The same without [`Packet::At`].
-fn told(stretches: &[Vec<u8>], portion: usize) -> Vec<Packet> {
+fn reported(stretches: &[Vec<u8>], portion: usize) -> Vec<Packet> {
     let mut packets = packets(stretches, portion);
     packets.retain(|packet| !matches!(packet, Packet::At(_)));
     packets
@@ -116,7 +116,7 @@ fn portions_are_put_together() {
         ),
     ] {
         for portion in 1..200 {
-            assert_eq!(told(&stretches, portion), want, "{portion}");
+            assert_eq!(reported(&stretches, portion), want, "{portion}");
         }
     }
 }

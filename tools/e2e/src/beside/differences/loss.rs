@@ -44,10 +44,10 @@ pub(super) fn full_area() -> Result<String> {
                 ended.errors
             ),
             Auxrec => {
-                let told = std::fs::read_to_string(&json)?;
+                let reported = std::fs::read_to_string(&json)?;
                 ensure!(
-                    ended.status == 3 && told.contains("\"truncated\""),
-                    "auxrec: exit status {}: {told}",
+                    ended.status == 3 && reported.contains("\"truncated\""),
+                    "auxrec: exit status {}: {reported}",
                     ended.status
                 );
                 std::fs::remove_file(&json)?;
@@ -58,7 +58,7 @@ pub(super) fn full_area() -> Result<String> {
             .arg(file.path())
             .output()?;
         let report = String::from_utf8_lossy(&report.stderr).into_owned();
-        let told = report.lines().find(|line| line.contains("AUX data lost"));
+        let reported = report.lines().find(|line| line.contains("AUX data lost"));
         let bytes = std::fs::read(file.path())?;
         let loss = Trace::read(&bytes)?;
         let loss = loss.rings.values().find(|ring| ring.cpu == Some(1));
@@ -68,7 +68,7 @@ pub(super) fn full_area() -> Result<String> {
             Perf => format!(
                 "status {}, and record does not say it; perf script says {:?}",
                 ended.status,
-                told.unwrap_or_default()
+                reported.unwrap_or_default()
             ),
             Auxrec => format!(
                 "status {}, {:?}, and check says {}",
@@ -122,9 +122,9 @@ pub(super) fn offline() -> Result<String> {
             tool == Perf || perf_reads(file.path())?.is_some(),
             "perf cannot read the file of a CPU that came back"
         );
-        let told = ended.errors.contains("offline") || ended.status == 3;
+        let reported = ended.errors.contains("offline") || ended.status == 3;
         ensure!(
-            told == (tool == Auxrec),
+            reported == (tool == Auxrec),
             "{}: {}",
             tool.name(),
             ended.errors

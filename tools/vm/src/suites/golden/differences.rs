@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use super::told::Told;
+use super::fields::Fields;
 
 /// The name of a field, its value in perf's file, its value in ours, and the reason. A value is "" if the field is missing. A `*` at the
 /// end of a name or value stands for any text.
@@ -52,11 +52,11 @@ const INTENDED: &[Difference] = &[
 ];
 
 /// The differences that are not intended, and the indices of the intended ones that were found.
-pub(super) fn find(perf: &Told, ours: &Told) -> (Vec<String>, BTreeSet<usize>) {
+pub(super) fn find(perf: &Fields, ours: &Fields) -> (Vec<String>, BTreeSet<usize>) {
     let (mut wrong, mut seen) = (Vec::new(), BTreeSet::new());
     let fields: BTreeSet<_> = perf.keys().chain(ours.keys()).collect();
     for field in fields {
-        let value = |told: &Told| told.get(field).cloned().unwrap_or_default();
+        let value = |of: &Fields| of.get(field).cloned().unwrap_or_default();
         let (theirs, ours) = (value(perf), value(ours));
         if theirs == ours {
             continue;

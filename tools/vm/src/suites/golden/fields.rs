@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use perfdata::{Attr, Feature, File, RecordType};
 
 /// The values of the fields, by name, such as `unit.config`.
-pub(super) type Told = BTreeMap<String, String>;
+pub(super) type Fields = BTreeMap<String, String>;
 
 /// `PERF_TYPE_SOFTWARE` and `PERF_COUNT_SW_DUMMY`.
 const DUMMY: (u32, u64) = (1, 9);
 
 /// Reads the fields of a recording. Skips the records of names and mappings, which are those of programs on this machine.
-pub(super) fn told(bytes: &[u8]) -> Result<Told, String> {
+pub(super) fn fields(bytes: &[u8]) -> Result<Fields, String> {
     let file = File::parse(bytes).map_err(|error| error.to_string())?;
-    let mut told = Told::new();
+    let mut fields = Fields::new();
     if !file.is_finished() {
         return Err("it was not finished".to_owned());
     }
@@ -24,10 +24,12 @@ pub(super) fn told(bytes: &[u8]) -> Result<Told, String> {
             DUMMY => "tracking",
             _ => "unit",
         };
-        let known = told.keys().any(|key| key.starts_with(&format!("{name}.")));
+        let known = fields
+            .keys()
+            .any(|key| key.starts_with(&format!("{name}.")));
         let name = format!("{name}{}", if known { "2" } else { "" });
-        event(&mut told, &name, attr);
-        told.insert(format!("{name}.ids"), ids.len().to_string());
+        event(&mut fields, &name, attr);
+        fields.insert(format!("{name}.ids"), ids.len().to_string());
     }
     for record in file.records() {
         let record = record.map_err(|error| error.to_string())?;
@@ -36,13 +38,13 @@ pub(super) fn told(bytes: &[u8]) -> Result<Told, String> {
             .name()
             .map_or_else(|| kind.0.to_string(), str::to_owned);
         if kind.is_user() {
-            told.insert(format!("record.{name}"), "there".to_owned());
+            fields.insert(format!("record.{name}"), "there".to_owned());
         }
         let words = record.body.chunks_exact(8);
         let words = words.map(|word| word.try_into().map_or(0, u64::from_le_bytes));
         if kind == RecordType::AUXTRACE_INFO || kind == RecordType::TIME_CONV {
             for (number, word) in words.enumerate() {
-                told.insert(format!("{name}[{number:02}]"), format!("{word:#x}"));
+                fields.insert(format!("{name}[{number:02}]"), format!("{word:#x}"));
             }
         }
     }
@@ -54,21 +56,21 @@ pub(super) fn told(bytes: &[u8]) -> Result<Told, String> {
             Feature::NOTES => "NOTES".to_owned(),
             Feature(number) => number.to_string(),
         };
-        told.insert(format!("feature.{name}"), "there".to_owned());
+        fields.insert(format!("feature.{name}"), "there".to_owned());
         if section.feature == Feature::PMU_MAPPINGS {
             let pmus = section.pmu_mappings().map_err(|error| error.to_string())?;
             let pmus = pmus.into_iter();
-            told.extend(pmus.map(|(kind, name)| (format!("pmu.{name}"), kind.to_string())));
+            fields.extend(pmus.map(|(kind, name)| (format!("pmu.{name}"), kind.to_string())));
         }
     }
-    Ok(told)
+    Ok(fields)
 }
 
 /// The fields of an event that are not 0.
-fn event(told: &mut Told, name: &str, attr: &Attr) {
+fn event(fields: &mut Fields, name: &str, attr: &Attr) {
     let mut put = |field: &str, value: u64| {
         if value != 0 {
-            told.insert(format!("{name}.{field}"), format!("{value:#x}"));
+            fields.insert(format!("{name}.{field}"), format!("{value:#x}"));
         }
     };
     put("type", attr.kind.into());
