@@ -36,7 +36,7 @@ const fn part(name: &'static str, args: &'static str) -> Part {
 }
 
 /// All parts. Those that fail soonest are first.
-const PARTS: [Part; 42] = [
+const PARTS: [Part; 46] = [
     part("host", "test --suite host"),
     part("litmus", "test --suite litmus"),
     part("kbuild", "test --suite kbuild"),
@@ -63,11 +63,27 @@ const PARTS: [Part; 42] = [
     part("debug-e2e", "test --suite e2e --kernel debug"),
     part(
         "debug-conform-units",
-        "test --suite conform --kernel debug --case units",
+        "test --suite conform --kernel debug --case units --case pattern --case c_pattern --case minimal",
     ),
     part(
-        "debug-conform-no-memory",
-        "test --suite conform --kernel debug --case no-memory",
+        "debug-conform-soft_pt",
+        "test --suite conform --kernel debug --case units --case soft_pt",
+    ),
+    part(
+        "debug-conform-trace_unit",
+        "test --suite conform --kernel debug --case units --case trace_unit",
+    ),
+    part(
+        "debug-no-memory-pattern",
+        "test --suite conform --kernel debug --case no-memory --case pattern",
+    ),
+    part(
+        "debug-no-memory-soft_pt",
+        "test --suite conform --kernel debug --case no-memory --case soft_pt",
+    ),
+    part(
+        "debug-no-memory-trace_unit",
+        "test --suite conform --kernel debug --case no-memory --case trace_unit",
     ),
     part(
         "debug-conform-programs",

@@ -110,12 +110,66 @@ pub fn adversary(end: End, seed: Option<u64>) -> String {
 /// The sections of the suite: conform on the units; with failing allocations, on the debug kernel; random programs; the defects.
 const SECTIONS: [&str; 4] = ["units", "no-memory", "programs", "defects"];
 
-/// Checks the rules, and runs the sections in `wanted`, or all that the kernel supports. If `few` is set, runs on `FEW` units only, and
-/// skips the section `no-memory`, the random programs on the driver with defects, and the defects in `LASTING`.
+/// The sections of the suite that run `conform` on each unit.
+const OF_UNITS: [&str; 2] = ["units", "no-memory"];
+
+/// What is to be run.
+struct Wanted<'a> {
+    /// Empty: all sections, or those `OF_UNITS` if units are named.
+    sections: Vec<&'a str>,
+    /// PMUs of [`UNITS`]. Empty: all.
+    pmus: Vec<&'a str>,
+}
+
+impl<'a> Wanted<'a> {
+    /// # Errors
+    ///
+    /// When a name is neither that of a section nor that of a PMU.
+    fn parse(names: &'a [String]) -> Result<Self> {
+        let (sections, pmus): (Vec<_>, Vec<_>) = names
+            .iter()
+            .map(String::as_str)
+            .partition(|name| SECTIONS.contains(name));
+        let mut known: Vec<&str> = UNITS.iter().map(|(unit, _)| pmu(unit)).collect();
+        known.sort_unstable();
+        known.dedup();
+        match pmus.iter().find(|name| !known.contains(name)) {
+            Some(other) => Err(Error::Other(format!(
+                "there is neither a section {other} of conform nor such a PMU: there are {}, {}",
+                SECTIONS.join(", "),
+                known.join(", ")
+            ))),
+            None => Ok(Self { sections, pmus }),
+        }
+    }
+
+    fn section(&self, name: &str) -> bool {
+        match self.sections.is_empty() {
+            true => self.pmus.is_empty() || OF_UNITS.contains(&name),
+            false => self.sections.contains(&name),
+        }
+    }
+
+    /// Those of `units` whose PMU is wanted.
+    fn of<'u>(&self, units: &[(&'u str, &'u str)]) -> Vec<(&'u str, &'u str)> {
+        let is_wanted = |unit: &str| self.pmus.is_empty() || self.pmus.contains(&pmu(unit));
+        let units = units.iter().copied();
+        units.filter(|(unit, _)| is_wanted(unit)).collect()
+    }
+}
+
+/// The PMU of an event.
+fn pmu(event: &str) -> &str {
+    event.split('/').next().unwrap_or(event)
+}
+
+/// Checks the rules, and runs the sections and units in `wanted`, or all that the kernel supports. If `few` is set, runs on `FEW` units
+/// only, and skips the section `no-memory`, the random programs on the driver with defects, and the defects in `LASTING`.
 ///
 /// # Errors
 ///
-/// When there is no kernel, something does not compile, or `wanted` has a section that does not exist or that the kernel does not support.
+/// When there is no kernel, something does not compile, or `wanted` has a name that is unknown, or a section that the kernel does not
+/// support.
 pub fn run(
     cache: &Cache,
     dir: &Path,
@@ -123,21 +177,12 @@ pub fn run(
     wanted: &[String],
     few: bool,
 ) -> Result<Case> {
-    if let Some(other) = wanted
-        .iter()
-        .find(|name| !SECTIONS.contains(&name.as_str()))
-    {
-        return Err(Error::Other(format!(
-            "there is no section {other} of conform: there are {}",
-            SECTIONS.join(", ")
-        )));
-    }
-    if kernel.kind != Kind::Debug && wanted.iter().any(|name| name == "no-memory") {
+    let wanted = Wanted::parse(wanted)?;
+    if kernel.kind != Kind::Debug && wanted.sections.contains(&"no-memory") {
         return Err(Error::Other(
             "the section no-memory needs fault injection: add KERNEL=debug".to_owned(),
         ));
     }
-    let wants = |section: &str| wanted.is_empty() || wanted.iter().any(|name| name == section);
     let built = modules::build(cache, kernel, Mode::Plain)?;
     let programs = tools::build(cache)?;
     let mut drivers = twins::build(cache, kernel)?;
@@ -155,19 +200,20 @@ pub fn run(
     let mut suites = vec![rules::check(kernel, bench.conform()?)?];
     let count = if few { FEW } else { UNITS.len() };
     let units = UNITS.get(..count).unwrap_or(&UNITS);
-    if wants("units") {
-        suites.extend(bench.units(&dir.join("conform"), units, "")?);
+    if wanted.section("units") {
+        suites.extend(bench.units(&dir.join("conform"), &wanted.of(units), "")?);
     }
-    if wants("no-memory") && kernel.kind == Kind::Debug && !few {
-        suites.extend(bench.units(&dir.join("conform-no-memory"), &STARVED, STARVE)?);
+    if wanted.section("no-memory") && kernel.kind == Kind::Debug && !few {
+        let dir = dir.join("conform-no-memory");
+        suites.extend(bench.units(&dir, &wanted.of(&STARVED), STARVE)?);
     }
-    if wants("programs") {
+    if wanted.section("programs") {
         suites.push(bench.programs(&dir.join("conform-programs"), units)?);
         if !few {
             suites.push(bench.found_by_programs(&dir.join("conform-found"))?);
         }
     }
-    if wants("defects") {
+    if wanted.section("defects") {
         suites.push(Case::suite(
             "defects",
             bench.defects(&dir.join("conform-defects"), &DEFECTS)?,
@@ -321,5 +367,46 @@ impl Bench<'_> {
         }
         progress.end(&Case::suite("", cases.clone()).counts().summary());
         Ok(cases)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_and_units_are_chosen() {
+        let all = ["pattern/rate=4096/", "soft_pt", "trace_unit"];
+        let table: [(&[&str], &[&str], &[&str]); 4] = [
+            (&[], &SECTIONS, &all),
+            (&["programs"], &["programs"], &all),
+            (&["soft_pt"], &OF_UNITS, &["soft_pt"]),
+            (
+                &["units", "c_pattern", "trace_unit"],
+                &["units"],
+                &["trace_unit"],
+            ),
+        ];
+        for (names, sections, units) in table {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            let wanted = Wanted::parse(&names).unwrap();
+            let run: Vec<&str> = SECTIONS
+                .into_iter()
+                .filter(|name| wanted.section(name))
+                .collect();
+            assert_eq!(run, sections, "{names:?}");
+            let of: Vec<&str> = wanted.of(&STARVED).iter().map(|(unit, _)| *unit).collect();
+            assert_eq!(of, units, "{names:?}");
+        }
+        let error = Wanted::parse(&["unit".to_owned()])
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(
+            error.contains("section unit")
+                && error.contains("no-memory")
+                && error.contains("c_pattern"),
+            "{error}"
+        );
     }
 }
