@@ -46,10 +46,10 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// `pages` is the array in `memory`.
+/// `pages` is the array in `_memory`.
 pub struct Bounce {
     pages: Pages,
-    memory: DropInTask<(Memory, Charge)>,
+    _memory: DropInTask<(Memory, Charge)>,
 }
 
 // SAFETY: Memory of the kernel's, which is mapped for all tasks alike.
@@ -73,7 +73,7 @@ impl Bounce {
         Ok(Self {
             // SAFETY: The addresses of `count` pages, which are freed together with `pages`.
             pages: unsafe { Pages::new(addresses, count.try_into()?, true)? },
-            memory,
+            _memory: memory,
         })
     }
 
