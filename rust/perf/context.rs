@@ -74,28 +74,76 @@ impl Cpu {
     }
 }
 
-/// A value that is dropped in a task that may sleep. If a driver drops it anywhere else, a worker
-/// drops it soon afterwards.
+/// Whether this is a task that may sleep.
+pub(crate) fn may_sleep() -> bool {
+    // SAFETY: No requirements.
+    unsafe { bindings::rust_perf_may_sleep() }
+}
+
+/// The part of an object that a worker uses to free it.
+///
+/// C counterpart: a `struct work_struct` that is queued by a `struct irq_work`.
 ///
 /// # Invariants
 ///
-/// The code that [`Node::run`] of the value executes is in the module that it was made with.
+/// It is set up with a function, and with the module that contains the function.
+#[pin_data]
+#[repr(transparent)]
+pub(crate) struct Later {
+    #[pin]
+    later: Opaque<bindings::rust_perf_later>,
+}
+
+// SAFETY: It may be queued by any task.
+unsafe impl Send for Later {}
+// SAFETY: `Self::run()` is called once, for an object that nothing else uses.
+unsafe impl Sync for Later {}
+
+impl Later {
+    /// # Safety
+    ///
+    /// `module` must contain `free`. Null is this crate's module.
+    pub(crate) unsafe fn new(
+        module: *mut bindings::module,
+        free: unsafe extern "C" fn(*mut bindings::rust_perf_later),
+    ) -> impl PinInit<Self> {
+        // INVARIANT: By the safety requirement.
+        pin_init!(Self {
+            later <- Opaque::ffi_init(|later| {
+                // SAFETY: `later` is valid for writes, and pinned.
+                unsafe { bindings::rust_perf_later_init(later, module, Some(free)) }
+            }),
+        })
+    }
+
+    /// Lets a worker call the function, with this.
+    ///
+    /// Context: any, NMI included.
+    ///
+    /// # Safety
+    ///
+    /// `this` must be that of a live object, which the function may free, and which nothing uses
+    /// after this.
+    pub(crate) unsafe fn run(this: *const Self) {
+        // SAFETY: Set up, by the type invariant, with the module that the worker holds. Once, by the
+        // safety requirement. `Later` is a transparent wrapper.
+        unsafe { bindings::rust_perf_run_later(Opaque::cast_into(this.cast())) };
+    }
+}
+
+/// A value that is dropped in a task that may sleep. If a driver drops it anywhere else, a worker
+/// drops it soon afterwards.
 pub(crate) struct DropInTask<T: Send + 'static>(ManuallyDrop<Pin<KBox<Node<T>>>>);
 
 /// # Invariants
 ///
-/// `later` is set up, with [`Self::run`].
+/// `later` has [`Self::free`].
 #[pin_data]
 struct Node<T: Send + 'static> {
     #[pin]
-    later: Opaque<bindings::rust_perf_later>,
+    later: Later,
     value: T,
 }
-
-// SAFETY: Any task may drop the value, and C changes `later` once nothing else refers to it.
-unsafe impl<T: Send + 'static> Send for Node<T> {}
-// SAFETY: Shared references reach the value only.
-unsafe impl<T: Send + Sync + 'static> Sync for Node<T> {}
 
 impl<T: Send + 'static> DropInTask<T> {
     /// Context: task, may sleep.
@@ -106,17 +154,15 @@ impl<T: Send + 'static> DropInTask<T> {
     /// module: it is not generic, and never inlined.
     pub(crate) unsafe fn new(value: T, module: *mut bindings::module) -> Result<Self> {
         let node = KBox::pin_init(
+            // INVARIANT: `later` has `free()`.
             pin_init!(Node {
-                later <- Opaque::ffi_init(|later| {
-                    // SAFETY: `later` is valid for writes, and pinned.
-                    unsafe { bindings::rust_perf_later_init(later, module, Some(Node::<T>::run)) }
-                }),
+                // SAFETY: `free()` is compiled into the module of the caller.
+                later <- unsafe { Later::new(module, Node::<T>::free) },
                 value,
             }),
             GFP_KERNEL,
         )?;
 
-        // INVARIANT: `Node::run` is compiled into the module of the caller.
         Ok(Self(ManuallyDrop::new(node)))
     }
 }
@@ -125,12 +171,12 @@ impl<T: Send + 'static> Node<T> {
     /// # Safety
     ///
     /// `later` must be that of a leaked `Node<T>`, which is not used any more.
-    unsafe extern "C" fn run(later: *mut bindings::rust_perf_later) {
-        // SAFETY: By the safety requirement.
-        let this = unsafe { container_of!(Opaque::cast_from(later), Self, later) };
+    unsafe extern "C" fn free(later: *mut bindings::rust_perf_later) {
+        // SAFETY: By the safety requirement. `Later` is a transparent wrapper.
+        let this = unsafe { container_of!(later.cast::<Later>(), Self, later) };
 
         // SAFETY: From a box that is not moved out of, by the safety requirement.
-        drop(unsafe { Pin::new_unchecked(KBox::from_raw(this.cast_mut())) });
+        drop(unsafe { Pin::new_unchecked(KBox::from_raw(this)) });
     }
 }
 
@@ -155,14 +201,13 @@ impl<T: Send + 'static> Drop for DropInTask<T> {
         // SAFETY: Not used after this.
         let node = unsafe { ManuallyDrop::take(&mut self.0) };
 
-        // SAFETY: No requirements.
-        if unsafe { bindings::rust_perf_may_sleep() } {
+        if may_sleep() {
             return drop(node);
         }
-        // SAFETY: The box is neither moved out of nor freed before `Node::run()`.
+        // SAFETY: The box is neither moved out of nor freed before `Node::free()`.
         let node = KBox::leak(unsafe { Pin::into_inner_unchecked(node) });
-        // SAFETY: Set up, by the type invariant of `Node`, and run once. By that of `Self`, the
-        // worker holds the module whose code it runs.
-        unsafe { bindings::rust_perf_run_later(node.later.get()) };
+        // SAFETY: The node is leaked, not used after this, and freed by `Node::free()`, by its type
+        // invariant.
+        unsafe { Later::run(&raw const node.later) };
     }
 }

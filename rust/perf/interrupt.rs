@@ -16,13 +16,10 @@ use crate::{
     context,
     registration::{
         Registration,
-        Shared, //
+        SharedRef, //
     }, //
 };
-use kernel::{
-    prelude::*,
-    sync::Arc, //
-};
+use kernel::prelude::*;
 
 #[cfg(CONFIG_X86_LOCAL_APIC)]
 mod nmi;
@@ -37,9 +34,12 @@ pub use pci::PciLines;
 /// Access from the driver's interrupt handler to the open transaction of this CPU.
 ///
 /// It may be used in a hard interrupt, a per-CPU interrupt, an NMI, and a threaded handler on the
-/// unit's CPU. It may outlive the PMU: no transaction is open then. A callback on the CPU and an
-/// entry never run at the same time: an [`interrupt`](Self::interrupt) from an NMI that interrupted
-/// a callback is processed when the callback returns.
+/// unit's CPU. A callback on the CPU and an entry never run at the same time: an
+/// [`interrupt`](Self::interrupt) from an NMI that interrupted a callback is processed when the
+/// callback returns.
+///
+/// It may outlive the PMU: no transaction is open then. It may be dropped in any context. If it is
+/// the last one, a task drops the driver.
 ///
 /// C counterpart: `this_cpu_ptr()` of a driver's `struct perf_output_handle`.
 ///
@@ -61,7 +61,7 @@ pub use pci::PciLines;
 ///     }
 /// }
 /// ```
-pub struct Entry<T: AuxPmu>(Arc<Shared<T, Aux>>);
+pub struct Entry<T: AuxPmu>(SharedRef<T, Aux>);
 
 impl<T: AuxPmu> Clone for Entry<T> {
     fn clone(&self) -> Self {

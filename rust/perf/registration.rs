@@ -49,7 +49,8 @@ pub(crate) use units::{
 pub(crate) use {
     shared::{
         CpuInfo,
-        Shared, //
+        Shared,
+        SharedRef, //
     },
     units::Units, //
 };
@@ -115,7 +116,7 @@ pub(crate) mod private {
 pub struct Registration<T: Pmu, K: Kind<T>> {
     // Dropped first: callbacks use the next field.
     _owned: Owner<T, K>,
-    shared: Arc<Shared<T, K>>,
+    shared: SharedRef<T, K>,
 }
 
 /// The owner of the registered PMU.
@@ -163,7 +164,7 @@ impl<T: Pmu, K: Kind<T>> Registration<T, K> {
 
         let parent = description.parent;
         let registered = KBox::pin_init(Registered::init(description, driver)?, GFP_KERNEL)?;
-        let shared = registered.shared.clone();
+        let shared = SharedRef::new(registered.shared.clone());
         let handle = Handle(Some(registered));
 
         let owned = match parent {
@@ -185,7 +186,7 @@ impl<T: Pmu, K: Kind<T>> Registration<T, K> {
         &self.shared.driver
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared<T, K>> {
+    pub(crate) fn shared(&self) -> &SharedRef<T, K> {
         &self.shared
     }
 

@@ -239,7 +239,7 @@ mod tests {
         drop(pmu);
         raise(&counts, 1, 9);
         assert_eq!(counts.nmi.load(Relaxed), 9);
-        // With interrupts off a worker removes the handler, and drops the last entry with it.
+        // With interrupts off, a worker removes the handler, and drops the last entry with it.
         let off = local_interrupt_disable();
         drop(second);
         drop(off);

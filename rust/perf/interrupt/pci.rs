@@ -6,6 +6,7 @@ use super::Entry;
 use crate::{
     aux::AuxPmu,
     bindings,
+    context::may_sleep,
     registration::{
         Lines,
         Numbers, //
@@ -182,8 +183,7 @@ impl<H: irq::Handler + Send + 'static> Drop for Resource<H> {
 
 impl<H: irq::Handler + Send + 'static> Drop for PciLines<H> {
     fn drop(&mut self) {
-        // SAFETY: No requirements.
-        match unsafe { bindings::rust_perf_may_sleep() } {
+        match may_sleep() {
             true => self.0.free(),
             // `Resource` frees them.
             false => pr_err!(

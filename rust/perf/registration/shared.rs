@@ -9,15 +9,23 @@ use super::{
 };
 use crate::{
     bindings,
+    context::{
+        may_sleep,
+        Later, //
+    },
     percpu::PerCpu,
     pmu::Pmu,
     stats, //
 };
 use core::{
     ffi::c_void,
+    mem::ManuallyDrop,
+    ops::Deref,
     ptr::NonNull, //
 };
 use kernel::{
+    container_of,
+    module::this_module,
     prelude::*,
     sync::{
         atomic::{
@@ -42,6 +50,10 @@ pub struct CpuInfo {
 
 /// The state that the callbacks of a PMU share. Each [`Entry`](crate::interrupt::Entry) has a
 /// reference to it.
+///
+/// # Invariants
+///
+/// `later` has [`Self::free`].
 #[pin_data]
 pub(crate) struct Shared<T: Pmu, K: Kind<T>> {
     pub(crate) driver: T,
@@ -52,6 +64,8 @@ pub(crate) struct Shared<T: Pmu, K: Kind<T>> {
     /// The address of the `struct pmu`, from before it is registered until it is about to be
     /// unregistered; else 0.
     pmu: Atomic<usize>,
+    #[pin]
+    later: Later,
 }
 
 impl<T: Pmu, K: Kind<T>> Shared<T, K> {
@@ -85,7 +99,24 @@ impl<T: Pmu, K: Kind<T>> Shared<T, K> {
                     unsafe { K::cpu(cpu, driver, info) }
                 })?
             },
+            // SAFETY: The driver's module registers its PMU, so this is compiled into it.
+            later <- unsafe {
+                Later::new(this_module::<T::OwnerModule>().as_ptr(), Self::free)
+            },
         })
+    }
+
+    /// Drops the last reference.
+    ///
+    /// # Safety
+    ///
+    /// `later` must be that of a state of which a reference was leaked.
+    unsafe extern "C" fn free(later: *mut bindings::rust_perf_later) {
+        // SAFETY: By the safety requirement. `Later` is a transparent wrapper.
+        let this = unsafe { container_of!(later.cast::<Later>(), Self, later) };
+
+        // SAFETY: The leaked reference, by the safety requirement.
+        drop(unsafe { Arc::from_raw(this) });
     }
 
     /// Sets the address of the PMU before it is registered, and null before it is unregistered.
@@ -103,6 +134,51 @@ impl<T: Pmu, K: Kind<T>> Shared<T, K> {
     /// Identifies the PMU. Never dereferenced.
     pub(crate) fn id(&self) -> *const c_void {
         core::ptr::from_ref(self).cast()
+    }
+}
+
+/// A reference to the state, which a driver may drop in any context. If it is the last one, and
+/// nothing may sleep, a worker drops the state.
+pub(crate) struct SharedRef<T: Pmu, K: Kind<T>>(ManuallyDrop<Arc<Shared<T, K>>>);
+
+impl<T: Pmu, K: Kind<T>> SharedRef<T, K> {
+    pub(crate) fn new(shared: Arc<Shared<T, K>>) -> Self {
+        Self(ManuallyDrop::new(shared))
+    }
+}
+
+impl<T: Pmu, K: Kind<T>> Clone for SharedRef<T, K> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T: Pmu, K: Kind<T>> Deref for SharedRef<T, K> {
+    type Target = Shared<T, K>;
+
+    #[inline]
+    fn deref(&self) -> &Shared<T, K> {
+        &self.0
+    }
+}
+
+impl<T: Pmu, K: Kind<T>> Drop for SharedRef<T, K> {
+    fn drop(&mut self) {
+        // SAFETY: Not used after this.
+        let shared = unsafe { ManuallyDrop::take(&mut self.0) };
+
+        if may_sleep() {
+            return drop(shared);
+        }
+        if let Some(last) = Arc::into_unique_or_drop(shared) {
+            let last = Arc::into_raw(Arc::from(last));
+            // SAFETY: Live: the last reference was just leaked.
+            let later = unsafe { &raw const (*last).later };
+
+            // SAFETY: Nothing else refers to the state. `Shared::free()` drops the leaked reference,
+            // by the type invariant.
+            unsafe { Later::run(later) };
+        }
     }
 }
 

@@ -48,6 +48,15 @@ crate::format! {
 struct Null {
     events: Arc<Atomic<i32>>,
     deferred: Arc<Atomic<i32>>,
+    dropped: Arc<Atomic<i32>>,
+}
+
+/// Counts drops in tasks that may sleep.
+impl Drop for Null {
+    fn drop(&mut self) {
+        self.dropped
+            .fetch_add(i32::from(context::may_sleep()), Relaxed);
+    }
 }
 
 /// The state of an event, which is counted until it is dropped.
@@ -103,21 +112,25 @@ struct Fixture {
     pmu: aux::Registration<Null>,
     events: Arc<Atomic<i32>>,
     deferred: Arc<Atomic<i32>>,
+    dropped: Arc<Atomic<i32>>,
 }
 
 impl Fixture {
     fn new(name: &'static CStr) -> Result<Self> {
         let events = Arc::new(Atomic::new(0), GFP_KERNEL)?;
         let deferred = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+        let dropped = Arc::new(Atomic::new(0), GFP_KERNEL)?;
         let driver = Null {
             events: events.clone(),
             deferred: deferred.clone(),
+            dropped: dropped.clone(),
         };
 
         Ok(Self {
             pmu: aux::Registration::new(Description::new(name), driver)?,
             events,
             deferred,
+            dropped,
         })
     }
 
@@ -253,6 +266,23 @@ mod cases {
     }
 
     #[test]
+    fn last_entry_leaves_the_driver_to_a_worker() -> Result {
+        let Fixture { pmu, dropped, .. } = Fixture::new(c"kunit_last_entry")?;
+        let entry = pmu.entry();
+
+        drop(pmu);
+        assert_eq!(dropped.load(Relaxed), 0);
+        {
+            let _off = interrupt::local_interrupt_disable();
+            drop(entry);
+        }
+        // SAFETY: No requirements; this is a task that may sleep.
+        unsafe { bindings::rust_perf_later_flush() };
+        assert_eq!(dropped.load(Relaxed), 1);
+        Ok(())
+    }
+
+    #[test]
     fn live_events_are_revoked() -> Result {
         let fixture = Fixture::new(c"kunit_revoke")?;
         let opened = fixture.open(|_| ())?;
@@ -320,6 +350,7 @@ mod cases {
             let driver = Null {
                 events: Arc::new(Atomic::new(0), GFP_KERNEL)?,
                 deferred: Arc::new(Atomic::new(0), GFP_KERNEL)?,
+                dropped: Arc::new(Atomic::new(0), GFP_KERNEL)?,
             };
 
             assert!(aux::Registration::new(describe(), driver).err() == Some(error));
