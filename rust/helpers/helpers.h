@@ -82,6 +82,8 @@ struct rust_perf_remote {
 /* An NMI handler: see nmi.c. */
 struct rust_perf_nmi {
 	struct list_head node;
+	/* Whether it is on the list. */
+	bool added;
 	struct module *module;
 	/* Runs in NMI. Returns whether it has handled the NMI. */
 	bool (*handle)(struct rust_perf_nmi *nmi);

@@ -12,6 +12,8 @@
 
 static struct workqueue_struct *workers;
 static LLIST_HEAD(waiting);
+/* The number of objects that were given to rust_perf_run_later() and are not done. */
+static atomic_t pending = ATOMIC_INIT(0);
 
 static void queue_waiting(struct irq_work *irq_work)
 {
@@ -30,6 +32,7 @@ static void run(struct work_struct *work)
 	struct module *module = later->module;
 
 	later->run(later);
+	atomic_dec(&pending);
 	/* The module may be freed after this, but not this code: it is in rust_perf.ko. */
 	module_put(module);
 }
@@ -51,16 +54,20 @@ void rust_perf_later_init(struct rust_perf_later *later, struct module *module,
  */
 void rust_perf_run_later(struct rust_perf_later *later)
 {
+	atomic_inc(&pending);
 	__module_get(later->module);
 	llist_add(&later->node, &waiting);
 	irq_work_queue(&queue);
 }
 
-/* Waits for all that was left to workers before. */
+/* Waits for all that was left to workers, and for what run() itself leaves to them. */
 void rust_perf_later_flush(void)
 {
-	irq_work_sync(&queue);
-	flush_workqueue(workers);
+	do {
+		irq_work_sync(&queue);
+		flush_workqueue(workers);
+		cond_resched();
+	} while (atomic_read(&pending));
 }
 
 int rust_perf_later_start(void)
@@ -71,7 +78,7 @@ int rust_perf_later_start(void)
 
 void rust_perf_later_end(void)
 {
-	irq_work_sync(&queue);
+	rust_perf_later_flush();
 	destroy_workqueue(workers);
 }
 

@@ -34,14 +34,20 @@ int rust_perf_nmi_add(struct rust_perf_nmi *nmi)
 	mutex_lock(&handlers_lock);
 	if (list_empty(&handlers))
 		error = register_nmi_handler(NMI_LOCAL, local_nmi, 0, "rust_perf");
-	if (!error)
+	if (!error) {
+		nmi->added = true;
 		list_add_rcu(&nmi->node, &handlers);
+	}
 	mutex_unlock(&handlers_lock);
 	return error;
 }
 
+/* The owner and the module notifier may both remove a handler. */
 static void remove(struct rust_perf_nmi *nmi)
 {
+	if (!nmi->added)
+		return;
+	nmi->added = false;
 	list_del_rcu(&nmi->node);
 	if (list_empty(&handlers))
 		unregister_nmi_handler(NMI_LOCAL, "rust_perf");

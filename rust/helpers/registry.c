@@ -127,6 +127,8 @@ static int module_going(struct notifier_block *block, unsigned long state,
 	if (state != MODULE_STATE_GOING)
 		return NOTIFY_DONE;
 
+	/* Registrations that were dropped where nothing may sleep are not left behind. */
+	rust_perf_later_flush();
 	mutex_lock(&registrations_lock);
 	while ((registration = left_behind(module))) {
 		if (rust_perf_registration_claim(registration)) {
@@ -139,14 +141,13 @@ static int module_going(struct notifier_block *block, unsigned long state,
 			/* A worker ends it, or another task does. */
 			mutex_unlock(&registrations_lock);
 			rust_perf_later_flush();
-			cond_resched();
 		}
 		mutex_lock(&registrations_lock);
 	}
 	mutex_unlock(&registrations_lock);
-	/* A worker may still run the module's code, for what is off the list. */
-	rust_perf_later_flush();
+	/* The module's NMI handlers may leave more to workers, which run its code. */
 	rust_perf_nmi_module_going(module);
+	rust_perf_later_flush();
 	return NOTIFY_OK;
 }
 
@@ -193,8 +194,7 @@ void rust_perf_registration_init(struct rust_perf_registration *registration,
 }
 
 /*
- * Ends the registration in a worker, unless its end is claimed already. May be
- * called in any context, NMI included.
+ * Ends the registration in a worker, unless its end is claimed already.
  *
  * If the module is being unloaded, the caller is its exit function, or a
  * callback that end() waits for.

@@ -19,7 +19,8 @@ use kernel::{
 
 /// A handler for units that raise an NMI through the local APIC of their CPU.
 ///
-/// x86 only. When this is dropped, in any context, the handler is removed. If it is forgotten, the handler is removed when the module is unloaded, but its memory is not freed.
+/// x86 only. When this is dropped, in any context, the handler is removed. If it is forgotten, the
+/// handler is removed when the module is unloaded, but its memory is not freed.
 ///
 /// C counterpart: `register_nmi_handler()` with `NMI_LOCAL`.
 ///
@@ -35,11 +36,11 @@ use kernel::{
 /// ```
 pub struct Nmi<T: AuxPmu>(#[expect(dead_code, reason = "only dropped")] DropInTask<Added<T>>);
 
-/// A node on the list.
+/// A node that is removed from the list when it is dropped.
 ///
 /// # Invariants
 ///
-/// `0` was added to the list, and has not been removed by its owner.
+/// `0` was added to the list. Only the module notifier may have removed it.
 struct Added<T: AuxPmu>(Pin<KBox<Node<T>>>);
 
 /// # Invariants
@@ -85,10 +86,12 @@ impl<T: AuxPmu> Nmi<T> {
         //
         // SAFETY: Pinned, and not freed before it is removed.
         to_result(unsafe { bindings::rust_perf_nmi_add(node.node.get()) })?;
+        // INVARIANT: Just added.
+        let added = Added(node);
         let module = this_module::<<T as Pmu>::OwnerModule>().as_ptr();
 
         // SAFETY: A handler is made by the module of its driver, into which this is compiled.
-        Ok(Self(unsafe { DropInTask::new(Added(node), module)? }))
+        Ok(Self(unsafe { DropInTask::new(added, module)? }))
     }
 }
 
@@ -111,8 +114,8 @@ impl<T: AuxPmu> Node<T> {
 
 impl<T: AuxPmu> Drop for Added<T> {
     fn drop(&mut self) {
-        // SAFETY: Added, by the type invariant, and removed once. This is a task that may sleep:
-        // `DropInTask` ensures that.
+        // SAFETY: Added, by the type invariant. This is a task that may sleep: `DropInTask` ensures
+        // that.
         unsafe { bindings::rust_perf_nmi_del(self.0.node.get()) };
     }
 }
