@@ -10,7 +10,10 @@ mod units;
 use crate::{
     aux::dma,
     bindings,
-    context,
+    context::{
+        self,
+        DropInTask, //
+    },
     hotplug,
     pmu::{
         Capabilities,
@@ -99,10 +102,9 @@ pub(crate) mod private {
 /// A registered PMU.
 ///
 /// When this is dropped, the PMU is unregistered: events that are still open are stopped and report
-/// `POLLHUP`. It may be dropped in any context, but with a [parent](Description::parent) only where
-/// a `spinlock_t` may be taken. In a callback of a PMU, and where nothing may sleep, a task
-/// unregisters the PMU soon afterwards. If a driver forgets it, the framework unregisters the PMU
-/// when the module is unloaded.
+/// `POLLHUP`. It may be dropped in any context. In a callback of a PMU, and where nothing may
+/// sleep, a task unregisters the PMU soon afterwards. If a driver forgets it, the framework
+/// unregisters the PMU when the module is unloaded.
 ///
 /// perf may call the driver before [`Self::new`] has returned, and until the PMU is unregistered.
 ///
@@ -115,7 +117,7 @@ pub(crate) mod private {
 /// an example.
 pub struct Registration<T: Pmu, K: Kind<T>> {
     // Dropped first: callbacks use the next field.
-    _owned: Owner<T, K>,
+    _owned: DropInTask<Owner<T, K>>,
     shared: SharedRef<T, K>,
 }
 
@@ -175,8 +177,11 @@ impl<T: Pmu, K: Kind<T>> Registration<T, K> {
                 _registered: Devres::new(parent, Ok::<_, Error>(handle))?,
             },
         };
+        let module = this_module::<T::OwnerModule>().as_ptr();
+
         Ok(Self {
-            _owned: owned,
+            // SAFETY: The driver's module registers its PMU, so this is compiled into it.
+            _owned: unsafe { DropInTask::new(owned, module)? },
             shared,
         })
     }
@@ -193,14 +198,14 @@ impl<T: Pmu, K: Kind<T>> Registration<T, K> {
     /// `pmu->type`, which user space opens events with.
     #[cfg(CONFIG_RUST_PERF_TESTING)]
     fn type_(&self) -> c_int {
-        match &self._owned {
+        match &*self._owned {
             Owner::Own { _registered } => _registered.0.as_ref().map_or(-1, |r| r.type_()),
             Owner::Parent { .. } => -1,
         }
     }
 }
 
-/// Unregisters when it is dropped, now or later.
+/// Unregisters when it is dropped, now or later. It is dropped only in tasks that may sleep.
 ///
 /// With a parent, the handle is a resource of the parent. So the parent and the registry could both
 /// end a registration that the driver forgets. Only one of them does: when the module's exit
@@ -226,7 +231,7 @@ impl<T: Pmu, K: Kind<T>> Drop for Handle<T, K> {
             }
             return;
         }
-        // This is a callback, which cannot wait for its own end, or a context that must not sleep.
+        // This is a callback, which cannot wait for its own end.
         //
         // SAFETY: The box is neither moved out of nor freed before `Registered::end()`.
         let registered = KBox::leak(unsafe { Pin::into_inner_unchecked(registered) });
