@@ -36,8 +36,8 @@ use kernel::{
 ///
 /// Ordinary memory of the kernel's, cached and zeroed. It is made in [`AuxPmu::setup_aux`], by
 /// [`Pages::bounce_scattered`] or [`Pages::bounce_contiguous`], kept in [`AuxPmu::Buffer`], and
-/// freed when it is dropped, in any context. A unit may write to it at any time, so it cannot be borrowed as a
-/// `&[u8]`.
+/// freed when it is dropped, in any context. A unit may write to it at any time, so it cannot be
+/// borrowed as a `&[u8]`.
 ///
 /// C counterparts: the buffers of `tmc_alloc_etr_buf()` and `hisi_ptt_alloc_trace_buf()`.
 ///
@@ -49,6 +49,7 @@ use kernel::{
 /// `pages` is the array in `_memory`.
 pub struct Bounce {
     pages: Pages,
+    // Dropped after `pages`, which points into it.
     _memory: DropInTask<(Memory, Charge)>,
 }
 

@@ -42,9 +42,9 @@ const CAPACITY: usize = 512;
 /// A chain of tables in coherent memory, which directs a device round the AUX area.
 ///
 /// Made by [`Pages::table`] for a [`DmaMapping`] and kept with it in
-/// [`AuxPmu::Buffer`](super::AuxPmu::Buffer). It is freed when it is dropped, in any context, and at the
-/// latest when the device is unbound; after that it places no marks. The addresses that it returns
-/// do not keep the memory: the driver stops the device before it drops the table.
+/// [`AuxPmu::Buffer`](super::AuxPmu::Buffer). It is freed when it is dropped, in any context, and at
+/// the latest when the device is unbound; after that it places no marks. The addresses that it
+/// returns do not keep the memory: the driver stops the device before it drops the table.
 ///
 /// Entries are written while the device is stopped. The device sees what was written before the
 /// register that starts it: `writel()` and its like order the two.
@@ -114,7 +114,6 @@ impl DeviceTable {
             len: needed.entries,
         };
         let layout = layout(coherent.address).ok_or(EINVAL)?;
-
         let table = Table::new(entries, starts, layout, chunks()).map_err(|_| EINVAL)?;
 
         Ok(Self {
