@@ -25,6 +25,11 @@ use crate::{
 };
 use core::ptr;
 use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
+    faux,
     interrupt,
     new_mutex,
     prelude::*,
@@ -275,6 +280,32 @@ mod cases {
         {
             let _off = interrupt::local_interrupt_disable();
             drop(entry);
+        }
+        // SAFETY: No requirements; this is a task that may sleep.
+        unsafe { bindings::rust_perf_later_flush() };
+        assert_eq!(dropped.load(Relaxed), 1);
+        Ok(())
+    }
+
+    /// devres takes a `spinlock_t`, which must not be taken where nothing may sleep on PREEMPT_RT.
+    #[test]
+    fn a_parents_registration_is_left_to_a_worker() -> Result {
+        let parent = faux::Registration::new(c"kunit_parent", None)?;
+        let parent: &Device<Bound> = parent.as_ref().as_ref();
+        let dropped = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+        let driver = Null {
+            events: Arc::new(Atomic::new(0), GFP_KERNEL)?,
+            deferred: Arc::new(Atomic::new(0), GFP_KERNEL)?,
+            dropped: dropped.clone(),
+        };
+        let description = Description::new(c"kunit_child").parent(parent);
+        let pmu = aux::Registration::new(description, driver)?;
+
+        {
+            let _off = interrupt::local_interrupt_disable();
+            drop(pmu);
+            // The worker waits for a grace period.
+            assert_eq!(dropped.load(Relaxed), 0);
         }
         // SAFETY: No requirements; this is a task that may sleep.
         unsafe { bindings::rust_perf_later_flush() };
