@@ -150,6 +150,26 @@ impl<'a> Wanted<'a> {
         }
     }
 
+    /// The units of the section `no-memory`.
+    ///
+    /// # Errors
+    ///
+    /// When that section is wanted, but none of the wanted units is in it.
+    fn starved(&self) -> Result<Vec<(&'static str, &'static str)>> {
+        if !self.section("no-memory") {
+            return Ok(Vec::new());
+        }
+        let units = self.of(&STARVED);
+        match units.is_empty() && self.sections.contains(&"no-memory") {
+            true => Err(Error::Other(format!(
+                "the section no-memory does not run on {}: it runs on {}",
+                self.pmus.join(", "),
+                STARVED.map(|(unit, _)| pmu(unit)).join(", ")
+            ))),
+            false => Ok(units),
+        }
+    }
+
     /// Those of `units` whose PMU is wanted.
     fn of<'u>(&self, units: &[(&'u str, &'u str)]) -> Vec<(&'u str, &'u str)> {
         let is_wanted = |unit: &str| self.pmus.is_empty() || self.pmus.contains(&pmu(unit));
@@ -183,6 +203,7 @@ pub fn run(
             "the section no-memory needs fault injection: add KERNEL=debug".to_owned(),
         ));
     }
+    let starved = wanted.starved()?;
     let built = modules::build(cache, kernel, Mode::Plain)?;
     let programs = tools::build(cache)?;
     let mut drivers = twins::build(cache, kernel)?;
@@ -203,9 +224,8 @@ pub fn run(
     if wanted.section("units") {
         suites.extend(bench.units(&dir.join("conform"), &wanted.of(units), "")?);
     }
-    if wanted.section("no-memory") && kernel.kind == Kind::Debug && !few {
-        let dir = dir.join("conform-no-memory");
-        suites.extend(bench.units(&dir, &wanted.of(&STARVED), STARVE)?);
+    if !starved.is_empty() && kernel.kind == Kind::Debug && !few {
+        suites.extend(bench.units(&dir.join("conform-no-memory"), &starved, STARVE)?);
     }
     if wanted.section("programs") {
         suites.push(bench.programs(&dir.join("conform-programs"), units)?);
@@ -374,39 +394,45 @@ impl Bench<'_> {
 mod tests {
     use super::*;
 
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
     #[test]
     fn sections_and_units_are_chosen() {
-        let all = ["pattern/rate=4096/", "soft_pt", "trace_unit"];
-        let table: [(&[&str], &[&str], &[&str]); 4] = [
-            (&[], &SECTIONS, &all),
-            (&["programs"], &["programs"], &all),
+        let table: [(&[&str], &[&str], &[&str]); 5] = [
+            (&[], &SECTIONS, &["pattern", "soft_pt", "trace_unit"]),
+            (&["programs"], &["programs"], &[]),
             (&["soft_pt"], &OF_UNITS, &["soft_pt"]),
+            (&["minimal"], &OF_UNITS, &[]),
             (
-                &["units", "c_pattern", "trace_unit"],
-                &["units"],
-                &["trace_unit"],
+                &["no-memory", "minimal", "pattern"],
+                &["no-memory"],
+                &["pattern"],
             ),
         ];
-        for (names, sections, units) in table {
-            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            let wanted = Wanted::parse(&names).unwrap();
-            let run: Vec<&str> = SECTIONS
-                .into_iter()
-                .filter(|name| wanted.section(name))
-                .collect();
-            assert_eq!(run, sections, "{names:?}");
-            let of: Vec<&str> = wanted.of(&STARVED).iter().map(|(unit, _)| *unit).collect();
-            assert_eq!(of, units, "{names:?}");
+        for (wanted, sections, starved) in table {
+            let wanted = names(wanted);
+            let parsed = Wanted::parse(&wanted).unwrap();
+            let run = SECTIONS.into_iter().filter(|name| parsed.section(name));
+            assert_eq!(run.collect::<Vec<_>>(), sections, "{wanted:?}");
+            let units = parsed.starved().unwrap();
+            let units = units.iter().map(|(unit, _)| pmu(unit));
+            assert_eq!(units.collect::<Vec<_>>(), starved, "{wanted:?}");
         }
-        let error = Wanted::parse(&["unit".to_owned()])
-            .err()
-            .unwrap()
-            .to_string();
-        assert!(
-            error.contains("section unit")
-                && error.contains("no-memory")
-                && error.contains("c_pattern"),
-            "{error}"
-        );
+    }
+
+    #[test]
+    fn unknown_names_are_refused() {
+        let unknown = names(&["unit"]);
+        let error = Wanted::parse(&unknown).err().unwrap().to_string();
+        let says = ["section unit", "no-memory", "c_pattern"];
+        assert!(says.iter().all(|part| error.contains(part)), "{error}");
+
+        let none = names(&["no-memory", "minimal"]);
+        let error = Wanted::parse(&none).unwrap().starved().err().unwrap();
+        let says = ["not run on minimal", "pattern, soft_pt, trace_unit"];
+        let error = error.to_string();
+        assert!(says.iter().all(|part| error.contains(part)), "{error}");
     }
 }
