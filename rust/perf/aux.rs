@@ -274,8 +274,9 @@ pub trait AuxPmu: Pmu {
     ///
     /// perf requests this only on kernels that export `perf_output_copy_aux()`; others refuse such
     /// samples with `EINVAL`. If no transaction is open, and in an NMI that interrupted a callback,
-    /// the driver is not called and the sample contains zeroes. `Documentation/patches` has the
-    /// export, and makes perf fill samples that are cut short.
+    /// the driver is not called and the sample contains zeroes. The patches in
+    /// `Documentation/patches` add the export, and make perf fill the rest of a shorter sample with
+    /// zeroes.
     ///
     /// Context: interrupts off on the event's CPU, under any raw lock, perhaps in NMI.
     ///

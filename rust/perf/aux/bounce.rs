@@ -274,7 +274,7 @@ impl Pages {
     /// size.
     ///
     /// The page allocator has no pieces of more than a few MiB. After the machine has run for a
-    /// while, it often has none of even that size.
+    /// while, it often has no large piece left.
     pub fn bounce_contiguous(&self, size: Size) -> Result<Bounce> {
         let pages = size.get() / PAGE_SIZE;
         let order = pages.checked_ilog2().ok_or(EINVAL)?;

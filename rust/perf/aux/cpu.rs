@@ -572,7 +572,7 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
 #[cfg(any(perf_output_copy_aux, CONFIG_RUST_PERF_TESTING))]
 impl<T: AuxPmu, C: super::sample::Sampling> CpuState<T, C> {
     /// Copies the newest `size` bytes of `event`'s trace into a sample. Returns how many were
-    /// copied. perf fills the rest with zeroes, with the first of `Documentation/patches`.
+    /// copied. With the first of `Documentation/patches`, perf fills the rest with zeroes.
     ///
     /// # Safety
     ///

@@ -402,7 +402,7 @@ impl DmaMapping {
 ///
 /// # Invariants
 ///
-/// `start` points to as many bytes as it was made with, for as long as they are not revoked.
+/// `start` points to as many bytes as it was made with, until the memory of `attached` is revoked.
 pub(super) struct Coherent {
     attached: DropInTask<(Attached, Charge)>,
     pub(super) start: NonNull<u8>,

@@ -127,8 +127,8 @@ impl VirtualMapping {
 impl Drop for Mapped {
     fn drop(&mut self) {
         // SAFETY: Mapped, by the type invariant, and unmapped once. This is a task that may sleep:
-        // `DropInTask` ensures that. The kernel does not write through it. The framework relies on the driver to quiesce a
-        // unit that got the address before the buffer is dropped.
+        // `DropInTask` ensures that. The kernel does not write through it. The framework relies on
+        // the driver to quiesce a unit that got the address before the buffer is dropped.
         unsafe { bindings::rust_perf_vunmap(self.0.as_ptr().cast()) };
     }
 }

@@ -185,8 +185,8 @@ impl Drain {
         }
     }
 
-    /// Reads a pair of rings. In non-overwrite mode it reads the whole content of the AUX area and frees its space. At the head the driver has
-    /// ended a packet, and a decoder may not be able to continue within one. The file needs pieces whose length is a multiple of 8, so
+    /// Reads a pair of rings. In non-overwrite mode it reads the whole content of the AUX area and frees its space. At the head the driver
+    /// has ended a packet, and a decoder may not be able to continue within one. The file needs pieces whose length is a multiple of 8, so
     /// zeros follow the trace; the position of the next piece shows how many.
     ///
     /// # Errors

@@ -407,7 +407,7 @@ impl Output {
                  `auxrec recover --in-place` writes them when there is space",
                 bytes(*len)
             ),
-            (Err(_), _) => "has an unknown content".to_owned(),
+            (Err(_), _) => "has unknown content".to_owned(),
         }
     }
 }

@@ -3,8 +3,8 @@
 //! When a trace may begin again after a truncation or a new mapping, and whether it does.
 //!
 //! For `PERF_AUX_FLAG_TRUNCATED`, perf disables the event from an interrupt that follows soon. Until then, the driver must not begin a
-//! transaction, whatever made perf call `start()`. On x86, the inter-processor interrupt of `PERF_EVENT_IOC_PERIOD` has a higher vector than the one
-//! that disables. If both come while the unit's timer function runs, the CPU handles that of the ioctl first.
+//! transaction, whatever made perf call `start()`. On x86, the inter-processor interrupt of `PERF_EVENT_IOC_PERIOD` has a higher vector
+//! than the one that disables. If both come while the unit's timer function runs, the CPU handles that of the ioctl first.
 
 use std::fs;
 use std::path::{Path, PathBuf};
