@@ -125,8 +125,8 @@ impl Later {
     /// `this` must be that of a live object, which the function may free, and which nothing uses
     /// after this.
     pub(crate) unsafe fn run(this: *const Self) {
-        // SAFETY: Set up, by the type invariant, with the module that the worker holds. Once, by the
-        // safety requirement. `Later` is a transparent wrapper.
+        // SAFETY: Set up, by the type invariant, with the module that the worker holds. Once, by
+        // the safety requirement. `Later` is a transparent wrapper.
         unsafe { bindings::rust_perf_run_later(Opaque::cast_into(this.cast())) };
     }
 }

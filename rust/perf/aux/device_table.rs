@@ -42,8 +42,8 @@ const CAPACITY: usize = 512;
 /// A chain of tables in coherent memory, which directs a device round the AUX area.
 ///
 /// Made by [`Pages::table`] for a [`DmaMapping`] and kept with it in
-/// [`AuxPmu::Buffer`](super::AuxPmu::Buffer). It is freed when it is dropped, in any context, and at
-/// the latest when the device is unbound; after that it places no marks. The addresses that it
+/// [`AuxPmu::Buffer`](super::AuxPmu::Buffer). It is freed when it is dropped, in any context, and
+/// at the latest when the device is unbound; after that it places no marks. The addresses that it
 /// returns do not keep the memory: the driver stops the device before it drops the table.
 ///
 /// Entries are written while the device is stopped. The device sees what was written before the

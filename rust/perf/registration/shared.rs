@@ -175,8 +175,8 @@ impl<T: Pmu, K: Kind<T>> Drop for SharedRef<T, K> {
             // SAFETY: Live: the last reference was just leaked.
             let later = unsafe { &raw const (*last).later };
 
-            // SAFETY: Nothing else refers to the state. `Shared::free()` drops the leaked reference,
-            // by the type invariant.
+            // SAFETY: Nothing else refers to the state. `Shared::free()`, which `later` has by the
+            // type invariant, drops the leaked reference.
             unsafe { Later::run(later) };
         }
     }
