@@ -139,8 +139,10 @@ pub struct Ledger {
     pub truncated: u64,
     /// The most space that there was at one of them, computed with the tail when its transaction began.
     pub space: u64,
-    /// The tail when records were found last. The transactions of later records began after that.
+    /// A tail that was set by the time the transaction of the next record began.
     before: u64,
+    /// The tail while user space last looked for records.
+    looked: u64,
     /// The format of the trace, from the first record.
     format: Option<u64>,
     /// The flags of all records.
@@ -162,6 +164,7 @@ impl Ledger {
             truncated: 0,
             space: 0,
             before: 0,
+            looked: 0,
             format: None,
             flags: 0,
             longest: 0,
@@ -177,6 +180,11 @@ impl Ledger {
 
     /// Ends a batch: all existing records were added, while user space had read up to `tail`.
     pub fn ends_batch(&mut self, tail: u64) {
+        self.looked = tail;
+    }
+
+    /// The event is disabled, all existing records were added, and user space has read up to `tail`: the next transaction begins later.
+    pub fn begins(&mut self, tail: u64) {
         self.before = tail;
     }
 
@@ -231,6 +239,8 @@ impl Ledger {
                 self.space = self.space.max(self.len.saturating_sub(taken));
             }
         }
+        // At the last look, this record was not there, so the next transaction began after it.
+        self.before = self.looked;
         self.end = Some(end);
         self.bytes += size;
         self.records += 1;
@@ -316,6 +326,25 @@ mod tests {
                 (seen, wrong) => panic!("{records:x?}: {seen:?} for {wrong:?}"),
             }
         }
+    }
+
+    /// A transaction may begin before the tail is set up to the record in front of it.
+    #[test]
+    fn space_is_computed_with_the_tail_at_the_begin() {
+        let mut ledger = Ledger::new(4096, false);
+        ledger.ends_batch(0);
+        ledger.add(aux(0, 2000, 0), 0).unwrap();
+        ledger.ends_batch(0);
+        // User space reads this record, and sets the tail. By then the second transaction has ended, and the third has begun.
+        ledger.add(aux(2000, 500, 0), 2000).unwrap();
+        ledger.ends_batch(2000);
+        ledger.add(aux(2500, 1500, TRUNCATED), 2500).unwrap();
+        ledger.ends_batch(2500);
+        assert_eq!(ledger.space, 96);
+        // The area is full, so the event is off until user space enables it.
+        ledger.begins(4000);
+        ledger.add(aux(4000, 96, TRUNCATED), 4000).unwrap();
+        assert_eq!(ledger.space, 4000);
     }
 
     #[test]

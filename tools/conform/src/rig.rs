@@ -259,7 +259,6 @@ impl Rig {
         };
         let found = drain(base, DATA_PAGES)?;
         let count = found.len();
-        let has_aux = found.iter().any(|record| record.kind == records::AUX);
         for record in found {
             match record.aux()? {
                 Some(aux) => {
@@ -269,9 +268,7 @@ impl Rig {
                 None => self.others.push(record),
             }
         }
-        if has_aux {
-            self.ledger.ends_batch(self.tail);
-        }
+        self.ledger.ends_batch(self.tail);
         Ok(count)
     }
 
@@ -347,6 +344,10 @@ impl Rig {
     pub fn follows(&mut self) -> Result<()> {
         self.read()?;
         if self.ledger.truncated > self.enabled {
+            // perf disables the event a little after the record. The ledger needs to know that no transaction is open.
+            self.event.disable()?;
+            self.read()?;
+            self.ledger.begins(self.tail);
             self.enabled = self.ledger.truncated;
             self.event.enable()?;
         }

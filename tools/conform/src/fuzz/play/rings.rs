@@ -60,7 +60,7 @@ impl Play<'_> {
                 ledger.add(aux, tail)?;
             }
         }
-        if let Some(ledger) = ring.ledger.as_mut().filter(|_| count > 0) {
+        if let Some(ledger) = &mut ring.ledger {
             ledger.ends_batch(ring.tail);
         }
         Ok(count)
@@ -169,6 +169,14 @@ impl Play<'_> {
         }
         self.with(slot, Event::disable)??;
         self.read(buffer)?;
+        let shared =
+            (0..SLOTS).any(|other| other != slot && self.model.buffer(other) == Some(buffer));
+        if let Some(ring) = self.rings.get_mut(&buffer).filter(|_| !shared) {
+            let tail = ring.tail;
+            if let Some(ledger) = &mut ring.ledger {
+                ledger.begins(tail);
+            }
+        }
         let unit = self.slots.get(slot).and_then(|slot| slot.unit);
         let commits = unit
             .and_then(|unit| self.pmus.get(unit))
