@@ -7,6 +7,7 @@
 //! until it has enough trace.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
@@ -348,17 +349,34 @@ impl Row {
         })
     }
 
+    /// Takes a snapshot of an event that is disabled, so that the device does not write meanwhile.
+    ///
+    /// perf can leave a clone of an inherited event enabled ([`Probe::until`]). Then the event is disabled again.
+    fn snapshot(self, probe: &mut Probe) -> Result<()> {
+        wait_for("the device writes nothing", || {
+            probe.snapshot()?;
+            let (from, trace) = (probe.from, mem::take(&mut probe.trace));
+            probe.snapshot()?;
+            let still = from == probe.from && trace == probe.trace;
+            ensure!(
+                still || self.mode == Mode::Inherited,
+                "the event is disabled, and its ring changes"
+            );
+            if !still {
+                probe.event.disable()?;
+            }
+            Ok(still)
+        })
+    }
+
     /// Checks the streams in a snapshot, which must have no gaps. Returns the number of its bytes.
     fn newest(self, probe: &mut Probe) -> Result<u64> {
-        probe.snapshot()?;
+        self.snapshot(probe)?;
         // The oldest packet may be half overwritten.
         let skip = usize::try_from(probe.from.next_multiple_of(PACKET) - probe.from)?;
         let newest = probe.trace.get(skip..).unwrap_or_default();
         let missing: u64 = follow(newest)?.values().sum();
-        ensure!(
-            missing == 0 || self.mode == Mode::Inherited,
-            "{missing} bytes are missing in a snapshot"
-        );
+        ensure!(missing == 0, "{missing} bytes are missing in a snapshot");
         Ok(u64::try_from(probe.trace.len())?)
     }
 
