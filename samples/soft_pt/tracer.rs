@@ -63,8 +63,14 @@ mod transitions;
 enum Place {
     /// Not in user code, or in code that is not traced.
     Outside,
-    /// About to run user code at this address.
-    Entering(u64),
+    /// About to run user code.
+    Entering {
+        /// At this address.
+        ip: u64,
+        /// Whether the task returns from a system call that a debugger has stepped: its registers
+        /// show the trap flag of that call ([`shows_trap_flag`](Regs::shows_trap_flag)).
+        shown: bool,
+    },
     /// In user code that is stepped through, with this instruction the next.
     Inside {
         ip: u64,
@@ -140,7 +146,7 @@ impl Tracer {
     /// traced. If a debugger has set it, the debugger's steps are traced.
     fn arm(&mut self, regs: &mut Regs<'_>) {
         if self.set_trap_flag(regs) {
-            self.place = Place::Entering(regs.ip());
+            self.place = entering(regs);
             self.reason = Reason::First;
         }
     }
@@ -246,11 +252,11 @@ impl Tracer {
                 return Ok(0);
             }
             Place::Outside => {
-                self.place = Place::Entering(to);
+                self.place = entering(task);
                 self.reason = Reason::First;
                 return Ok(0);
             }
-            Place::Entering(ip) => {
+            Place::Entering { ip, .. } => {
                 // The trace begins after this, so its time is later than that of the tracepoint.
                 let insn = if self.ranges.has(ip) {
                     read_and_report(task, ip).0
@@ -437,6 +443,14 @@ impl Tracer {
             self.begun = true;
         }
         encoder.enable(ip, mode(task), ring)
+    }
+}
+
+/// The place in front of the user code to which these registers lead.
+fn entering(regs: &Regs<'_>) -> Place {
+    Place::Entering {
+        ip: regs.ip(),
+        shown: regs.entered_by_syscall() && regs.shows_trap_flag(),
     }
 }
 

@@ -68,7 +68,7 @@ impl Tracer {
                 self.arm(&mut task);
             }
             (Transition::Redirected, Some(task)) => {
-                if let Place::Entering(ip) = &mut self.place {
+                if let Place::Entering { ip, .. } = &mut self.place {
                     *ip = task.ip();
                 }
             }
@@ -156,9 +156,9 @@ impl Tracer {
             Place::Outside => false,
             Place::Inside { .. } | Place::Passing(_) => task.entered_by_syscall(),
             // Otherwise the registers may be those of the call from which the task returns.
-            Place::Entering(_) => {
-                task.has_no_result() && self.has_executed(task)
-                    || task.entered_by_syscall() && task.shows_trap_flag()
+            Place::Entering { .. } => {
+                self.has_executed(task)
+                    && (task.has_no_result() || task.entered_by_syscall() && task.shows_trap_flag())
             }
         }
     }
@@ -170,7 +170,7 @@ impl Tracer {
             Place::Inside { .. } | Place::Passing(_) => true,
             // Otherwise the task returns from a system call with the result `ENOSYS`, which looks
             // like one that has no result yet.
-            Place::Entering(ip) => task.ip() != ip || task.shows_trap_flag(),
+            Place::Entering { ip, shown } => task.ip() != ip || task.shows_trap_flag() && !shown,
         }
     }
 
@@ -184,7 +184,7 @@ impl Tracer {
         let (ip, insn) = match self.place {
             Place::Outside | Place::Passing(_) => return Ok(0),
             Place::Inside { ip, insn } => (ip, insn),
-            Place::Entering(ip) => {
+            Place::Entering { ip, .. } => {
                 let is_far = |insn: &Insn| matches!(insn.kind, Kind::Far(_));
                 // A restarted system call is in front of `ip`, where the task was to continue.
                 let ip = match read(task, ip).filter(is_far) {

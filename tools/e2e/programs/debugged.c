@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * A program that a debugger steps. Says how often the debugger saw it in front of the instruction at `stepped`; that it stops for
+ * A program that a debugger steps. Says how often the debugger saw it in front of the system call at `stepped`; that it stops for
  * anything else is an error.
  */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ptrace.h>
+#include <sys/syscall.h>
 #include <sys/user.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,8 +22,11 @@ static void fail(const char *what)
 
 static void __attribute__((noinline)) step(void)
 {
+	long number = SYS_getppid;
+
 	__asm__ volatile(".globl stepped\n"
-			 "stepped: nop");
+			 "stepped: syscall"
+			 : "+a"(number) : : "rcx", "r11", "memory");
 }
 
 int main(void)
