@@ -23,7 +23,7 @@ pub struct Decoded {
 }
 
 /// Reads the output of `perf script --itrace=i1i -F tid,ip`, or of ptwalk. A line is a thread's number and an address, or an address alone.
-/// Of the other lines, those that contain `error` are error messages.
+/// Lines that begin with `event` are events of ptwalk. The others are error messages, or samples of a thread that the decoder does not know.
 ///
 /// # Errors
 ///
@@ -41,7 +41,7 @@ pub fn read(from: impl BufRead) -> Result<Decoded> {
         };
         if let Some((tid, ip)) = parsed {
             decoded.threads.entry(tid).or_default().push(ip);
-        } else if line.contains("error") {
+        } else if !line.trim().is_empty() && !line.starts_with("event ") {
             decoded.errors.push(line.trim().to_owned());
         }
     }
@@ -212,9 +212,11 @@ mod tests {
 
     #[test]
     fn errors_count() {
-        let text = "7 1000\n instruction trace error type 1 time 1 cpu 0\n7 1001\n7 1004\n8 2000\n";
-        let outcome = outcome(text);
-        assert!(outcome.threads.iter().all(|t| t.difference.is_none()));
-        assert!(!outcome.is_equal());
+        for line in [" instruction trace error type 1 time 1 cpu 0", "   -1 1002"] {
+            let text = format!("7 1000\n{line}\n7 1001\n\n7 1004\n8 2000\n");
+            let outcome = outcome(&text);
+            assert!(outcome.threads.iter().all(|t| t.difference.is_none()));
+            assert_eq!(outcome.errors, [line.trim()]);
+        }
     }
 }
