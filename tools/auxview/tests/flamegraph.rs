@@ -61,6 +61,27 @@ fn a_name_that_is_not_utf8() {
     assert_eq!(folded(&made, root.path()), (want, 0));
 }
 
+/// Code of a JIT, which the recorder has saved as it was in memory.
+#[test]
+fn a_file_in_no_format() {
+    let root = root();
+    let mut code = fs::read(root.path().join("prog")).unwrap();
+    code[..4].fill(0);
+    fs::write(root.path().join("trace.code"), code).unwrap();
+    let mut cpu = Cpu::new(configs().next().unwrap());
+    for run in RUNS {
+        cpu.run(10, run);
+    }
+    let made = recording(&[&cpu.ring.bytes], 1, "/trace.code", None);
+    let (text, losses) = folded(&made, root.path());
+    let named = text
+        .lines()
+        .all(|line| line.starts_with("prog;trace.code+0x"));
+    let counts = text.lines().filter_map(|line| line.rsplit_once(' '));
+    let sum: u64 = counts.map(|(_, count)| count.parse::<u64>().unwrap()).sum();
+    assert!(named && sum == 22 && losses == 0, "{losses} {text}");
+}
+
 /// A thread that is stopped after each instruction, and continues on the other CPU.
 #[test]
 fn calls_are_kept_when_the_cpu_changes() {
@@ -190,7 +211,7 @@ fn what_cannot_be_drawn_is_refused() {
         ),
         (
             recording(&[bytes], 1, "/text", BUILD_ID),
-            "/text, which cannot be read",
+            "/text is not the file that was traced: it has no build-id",
         ),
         (
             recording(&[bytes], 1, "/", BUILD_ID),

@@ -203,7 +203,7 @@ fn begin<W: Write + Seek>(
     rings: u32,
     decoder: u32,
     file: &[u8],
-    build_id: [u8; 20],
+    build_id: Option<[u8; 20]>,
 ) -> Writer<W> {
     let attr = attr();
     let mut out = Writer::new(out, &[(attr.clone(), vec![9])]).unwrap();
@@ -236,7 +236,14 @@ fn begin<W: Write + Seek>(
         addr: MAIN,
         len: 0x1000,
         pgoff: 0x1000,
-        file: FileId::BuildId(20, build_id),
+        file: match build_id {
+            Some(build_id) => FileId::BuildId(20, build_id),
+            None => FileId::Inode {
+                dev: (0, 1),
+                ino: 2,
+                generation: 3,
+            },
+        },
         prot: 5,
         flags: 2,
         filename: file,
@@ -295,11 +302,11 @@ pub fn recording(
     rings: &[&[u8]],
     decoder: u32,
     file: impl AsRef<[u8]>,
-    build_id: [u8; 20],
+    build_id: impl Into<Option<[u8; 20]>>,
 ) -> Vec<u8> {
     let count = u32::try_from(rings.len()).unwrap();
     let memory = Cursor::new(Vec::new());
-    let mut out = begin(memory, count, decoder, file.as_ref(), build_id);
+    let mut out = begin(memory, count, decoder, file.as_ref(), build_id.into());
     for (cpu, bytes) in (0..).zip(rings) {
         aux(&mut out, cpu, 0, bytes.len());
         let mut bytes = bytes.to_vec();
@@ -318,7 +325,13 @@ pub fn long<W: Write + Seek>(out: W, len: u64) {
     const PIECE: usize = 64 << 10;
     const LOOP: [u64; 6] = [MAIN, F, F + 1, F + 2, MAIN + 5, MAIN];
 
-    let mut out = begin(out, 1, perfdata::auxtrace::INTEL_PT, b"/prog", BUILD_ID);
+    let mut out = begin(
+        out,
+        1,
+        perfdata::auxtrace::INTEL_PT,
+        b"/prog",
+        Some(BUILD_ID),
+    );
     // The defaults of `intel_pt`.
     let mut cpu = Cpu::new(Config {
         tsc: true,

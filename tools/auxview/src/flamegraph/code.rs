@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 
 use intel_pt::insn::{Insn, Kind, Mode};
@@ -14,7 +14,7 @@ use super::generated::Generated;
 use super::image::{shown, Image};
 use super::kernel::{self, Kernel};
 use super::pokes::Pokes;
-use super::sideband::{Program, Sideband};
+use super::sideband::{Mapping, Program, Sideband};
 use crate::error::Result;
 
 /// Instructions up to a branch, or to the end of a function.
@@ -45,6 +45,16 @@ impl Block {
     pub(super) fn site_of(&self, ip: u64) -> Site {
         (self.function.image, ip.wrapping_sub(self.base))
     }
+}
+
+/// Where the code of an address is.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    image: usize,
+    /// Address of the beginning of its file.
+    base: u64,
+    /// Offset in the file from which on it has other code.
+    end: u64,
 }
 
 /// Why there is no block.
@@ -78,6 +88,8 @@ pub(crate) struct Code {
     paths: Vec<Vec<u8>>,
     /// Images by path. [`None`] if a path has no file.
     numbers: HashMap<Mapped, Option<usize>>,
+    /// The places of blocks by the number of the program and the address, and the times at which they are there.
+    places: HashMap<(usize, u64), (RangeInclusive<u64>, Place)>,
     /// Blocks by image, offset, mode, and a version: 0 for code that never changes, else 1 plus the number of code changes before. Their
     /// addresses count from the beginning of the file.
     blocks: HashMap<(usize, u64, Mode, usize), Block>,
@@ -86,7 +98,7 @@ pub(crate) struct Code {
 impl Code {
     /// Maximum number of instructions in a block.
     const BLOCK_MAX: u64 = 1024;
-    /// Maximum number of blocks in memory. Others are decoded again.
+    /// Maximum number of blocks, and of places, in memory. Others are decoded and looked for again.
     const BLOCKS_MAX: usize = 1 << 20;
 
     /// The code of programs whose files are below `root`, and of a kernel. Takes the changes and the functions of the kernel out of
@@ -127,6 +139,7 @@ impl Code {
             paths: paths.collect(),
             images,
             numbers: HashMap::new(),
+            places: HashMap::new(),
             blocks: HashMap::new(),
         }
     }
@@ -178,17 +191,18 @@ impl Code {
         mode: Mode,
         tree: &mut Tree,
     ) -> std::result::Result<Block, Missing> {
-        let (image, base) = self.place(program, time, ip)?;
+        let Place { image, base, end } = self.place(program, time, ip)?;
         let offset = ip.wrapping_sub(base);
-        let found = match self.blocks.get(&(image, offset, mode, 0)) {
+        let whole = |block: &&Block| block.next() <= end;
+        let found = match self.blocks.get(&(image, offset, mode, 0)).filter(whole) {
             Some(block) => *block,
             None => {
                 // 0 is for code that never changes.
                 let changes = self.pokes.count(time).saturating_add(1);
                 let changed = (image, offset, mode, changes);
-                match self.blocks.get(&changed) {
+                match self.blocks.get(&changed).filter(whole) {
                     Some(block) => *block,
-                    None => self.add(changed, time, tree)?,
+                    None => self.add(changed, end, time, tree)?,
                 }
             }
         };
@@ -203,10 +217,11 @@ impl Code {
     fn add(
         &mut self,
         (image, offset, mode, changes): (usize, u64, Mode, usize),
+        end: u64,
         time: u64,
         tree: &mut Tree,
     ) -> std::result::Result<Block, Missing> {
-        let block = self.decode((image, offset, mode), time, tree);
+        let block = self.decode((image, offset, mode), end, time, tree);
         let block = block.ok_or_else(|| {
             let path = self.path(image).unwrap_or_default();
             Missing::Code(format!("what is no instruction, in {}", shown(path)))
@@ -253,31 +268,60 @@ impl Code {
         })
     }
 
-    /// The image that has the code at `ip`, and the address of its beginning.
+    /// Where the code at `ip` is at a certain time.
     fn place(
         &mut self,
         program: Option<&Program>,
         time: u64,
         ip: u64,
-    ) -> std::result::Result<(usize, u64), Missing> {
+    ) -> std::result::Result<Place, Missing> {
         let missing = |why: &str| Missing::Code(why.to_owned());
         if kernel::has(ip) {
             let found = self.of_kernel(ip, time);
             return match (found, &self.kernel) {
-                (Some(image), _) => Ok((image, 0)),
+                (Some(image), _) => Ok(Place {
+                    image,
+                    base: 0,
+                    end: u64::MAX,
+                }),
                 (None, Some(_)) => Err(missing("code of the kernel that no symbol stands for")),
                 (None, None) => Err(missing("code of the kernel: give --kernel for that")),
             };
         }
-        let map = program
-            .and_then(|program| program.mapping(ip, time))
-            .ok_or_else(|| missing("code that no record describes"))?;
+        let no_record = || missing("code that no record describes");
+        let program = program.ok_or_else(no_record)?;
+        let key = (program.number, ip);
+        if let Some((times, place)) = self.places.get(&key) {
+            if times.contains(&time) {
+                return Ok(*place);
+            }
+        }
+        let (map, times) = program.mapping(ip, time).ok_or_else(no_record)?;
         let image = self
             .image(&map.path, map.build_id.as_deref())
             .map_err(Missing::Error)?
             .ok_or_else(|| Missing::Code(format!("code that no file has: {}", shown(&map.path))))?;
-        // The address of file offset 0.
-        Ok((image, map.start.wrapping_sub(map.offset)))
+        let place = self.placed(image, map);
+        if self.places.len() >= Self::BLOCKS_MAX {
+            self.places.clear();
+        }
+        self.places.insert(key, (times, place));
+        Ok(place)
+    }
+
+    /// Where the code of a mapping is, which is in this image.
+    fn placed(&self, image: usize, map: &Mapping) -> Place {
+        let of_image = self.images.get(image);
+        // A file with a format has its code in one piece, although it may be mapped in several.
+        let end = match of_image.is_some_and(Image::is_in_pieces) {
+            true => map.offset.saturating_add(map.end.saturating_sub(map.start)),
+            false => u64::MAX,
+        };
+        Place {
+            image,
+            base: map.start.wrapping_sub(map.offset),
+            end,
+        }
     }
 
     fn image(&mut self, path: &[u8], build_id: Option<&[u8]>) -> Result<Option<usize>> {
@@ -304,12 +348,14 @@ impl Code {
     fn decode(
         &self,
         (number, start, mode): (usize, u64, Mode),
+        end: u64,
         time: u64,
         tree: &mut Tree,
     ) -> Option<Block> {
         let image = self.images.get(number)?;
         let text = self.text(number, start, time)?;
-        let end = image.next_function(start).unwrap_or(u64::MAX);
+        let text = up_to(&text, end.saturating_sub(start));
+        let end = image.next_function(start).unwrap_or(u64::MAX).min(end);
         let mut count = 0;
         let mut at = start;
         let mut last = None;
@@ -359,24 +405,42 @@ impl Code {
         (ip, to): (u64, u64),
         mode: Mode,
     ) -> Option<u64> {
-        let (image, offset) = match self.of_kernel(ip, time) {
-            Some(image) => (image, ip),
-            None => {
-                let map = program?.mapping(ip, time)?;
-                let key = (map.path.clone(), map.build_id.clone());
-                let image = (*self.numbers.get(&key)?)?;
-                (image, ip.wrapping_sub(map.start).wrapping_add(map.offset))
-            }
-        };
-        let text = self.text(image, offset, time)?;
         let (mut at, mut count) = (ip, 0);
         while at < to {
-            let insn = Insn::decode(text.get(usize::try_from(at - ip).ok()?..)?, mode)?;
-            at += u64::from(insn.len);
-            count += 1;
+            let place = match self.of_kernel(at, time) {
+                Some(image) => Place {
+                    image,
+                    base: 0,
+                    end: u64::MAX,
+                },
+                None => {
+                    let (map, _) = program?.mapping(at, time)?;
+                    let key = (map.path.clone(), map.build_id.clone());
+                    self.placed((*self.numbers.get(&key)?)?, map)
+                }
+            };
+            let offset = at.wrapping_sub(place.base);
+            let text = self.text(place.image, offset, time)?;
+            let mut text = up_to(&text, place.end.saturating_sub(offset));
+            if text.is_empty() {
+                return None;
+            }
+            // Up to the end of a piece.
+            while at < to && !text.is_empty() {
+                let insn = Insn::decode(text, mode)?;
+                text = text.get(usize::from(insn.len)..)?;
+                at += u64::from(insn.len);
+                count += 1;
+            }
         }
         (at == to).then_some(count)
     }
+}
+
+/// At most the first `len` bytes.
+fn up_to(text: &[u8], len: u64) -> &[u8] {
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    text.get(..len).unwrap_or(text)
 }
 
 /// Whether a path names memory and no file.

@@ -56,6 +56,8 @@ pub(super) struct Image {
     text: Vec<(u64, Vec<u8>)>,
     /// Sorted and without overlap.
     functions: Vec<(Range<u64>, String)>,
+    /// Whether it is of a file in no format: what stands behind a piece that is mapped need not belong to it.
+    pieces: bool,
 }
 
 impl Image {
@@ -72,17 +74,24 @@ impl Image {
         let bytes = contents(root, path).map_err(|e| why(&e))?;
         let base = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
         let image = Self::parse(&String::from_utf8_lossy(base), &bytes).map_err(|e| why(&e))?;
-        let found = object::File::parse(bytes.as_slice())
-            .ok()
-            .and_then(|file| file.build_id().ok().flatten().map(<[u8]>::to_vec));
+        let Some(traced) = build_id else {
+            return Ok(image);
+        };
+        let other = |what: &str| {
+            let traced = hex(traced);
+            Err(Error::failed(format!(
+                "{shown} is not the file that was traced: {what}, that was {traced}; give --symfs a directory that has it"
+            )))
+        };
+        let Ok(file) = object::File::parse(bytes.as_slice()) else {
+            return other("it has no build-id");
+        };
         // The build-id in a record of the kernel may be cut or padded.
         let same = |a: &[u8], b: &[u8]| a.iter().zip(b).all(|(a, b)| a == b);
-        match (build_id, found) {
-            (Some(traced), Some(found)) if !same(traced, &found) => Err(Error::failed(format!(
-                "{shown} is not the file that was traced: its build-id is {}, that was {}; give --symfs a directory that has it",
-                hex(&found),
-                hex(traced)
-            ))),
+        match file.build_id().ok().flatten() {
+            Some(found) if !same(traced, found) => {
+                other(&format!("its build-id is {}", hex(found)))
+            }
             _ => Ok(image),
         }
     }
@@ -122,7 +131,13 @@ impl Image {
             segments: text.iter().map(place).collect(),
             text,
             functions,
+            pieces: false,
         }
+    }
+
+    /// Whether code ends where its mapping ends.
+    pub(super) fn is_in_pieces(&self) -> bool {
+        self.pieces
     }
 
     /// Whether it has no text.
@@ -136,9 +151,21 @@ impl Image {
     }
 
     fn parse(name: &str, bytes: &[u8]) -> object::Result<Self> {
-        let segments = match object::FileKind::parse(bytes)? {
-            object::FileKind::Elf32 => segments::<elf::FileHeader32<object::Endianness>>(bytes)?,
-            _ => segments::<elf::FileHeader64<object::Endianness>>(bytes)?,
+        let segments = match object::FileKind::parse(bytes) {
+            Ok(object::FileKind::Elf32) => {
+                segments::<elf::FileHeader32<object::Endianness>>(bytes)?
+            }
+            Ok(object::FileKind::Elf64) => {
+                segments::<elf::FileHeader64<object::Endianness>>(bytes)?
+            }
+            // Code as it was mapped: what the recorder has saved of a JIT, or a program of another system.
+            _ => {
+                let text = vec![(0, bytes.to_vec())];
+                return Ok(Self {
+                    pieces: true,
+                    ..Self::of_memory(name.to_owned(), text, Vec::new())
+                });
+            }
         };
         let file = object::File::parse(bytes)?;
         let mut functions: Vec<_> = file
@@ -201,6 +228,7 @@ impl Image {
                 .collect(),
             text,
             functions,
+            pieces: false,
         })
     }
 

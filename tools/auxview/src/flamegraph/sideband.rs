@@ -3,6 +3,7 @@
 //! Sideband records: which task ran on which CPU and when, and what each process had mapped.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 
 use perfdata::{Attr, Event, Feature, FileId, SampleId, Stream, Task, TimeConv};
 
@@ -31,17 +32,26 @@ pub(super) struct Mapping {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Program {
     since: u64,
+    /// Its number among all programs.
+    pub(super) number: usize,
     pub(super) name: String,
+    /// In order of time.
     mappings: Vec<Mapping>,
 }
 
 impl Program {
-    /// The mapping of `address` at a time.
-    pub(super) fn mapping(&self, address: u64, time: u64) -> Option<&Mapping> {
-        self.mappings
-            .iter()
-            .rev()
-            .find(|map| map.since <= time && (map.start..map.end).contains(&address))
+    /// The mapping of `address` at a time, and all times at which it is that.
+    pub(super) fn mapping(
+        &self,
+        address: u64,
+        time: u64,
+    ) -> Option<(&Mapping, RangeInclusive<u64>)> {
+        let has = |map: &&Mapping| (map.start..map.end).contains(&address);
+        let after = self.mappings.partition_point(|map| map.since <= time);
+        let (before, after) = self.mappings.split_at(after);
+        let map = before.iter().rev().find(has)?;
+        let until = after.iter().find(has).map_or(u64::MAX, |map| map.since - 1);
+        Some((map, map.since..=until))
     }
 }
 
@@ -181,6 +191,9 @@ impl Sideband {
         events.sort_by_key(|(time, _)| *time);
         for (time, change) in events {
             found.apply(time, change);
+        }
+        for (number, program) in found.programs.values_mut().flatten().enumerate() {
+            program.number = number;
         }
         Ok(found)
     }

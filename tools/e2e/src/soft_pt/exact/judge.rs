@@ -105,6 +105,8 @@ pub(super) fn compared(files: &Path, walker: &Path, program: &Program) -> Result
 
     let ours = judge(perf(&data)?, Decoder::Perf);
     let mut note = ours.context("auxrec's file, by perf")?;
+    let followed = followed(&data, &run, &program.expect);
+    note += &followed.context("auxrec's file, by auxview")?;
     if program.perf {
         let mut theirs = perf(&files.join(format!("{name}.perf.data")))?;
         forget_env(&run.logged, &mut theirs.threads);
@@ -117,6 +119,24 @@ pub(super) fn compared(files: &Path, walker: &Path, program: &Program) -> Result
         note += &format!("; libipt: {walked}");
     }
     Ok(Outcome::Good(note))
+}
+
+/// Checks that auxview follows as many instructions as were counted.
+fn followed(data: &Path, run: &Run, expect: &Expect) -> Result<String> {
+    let bytes = fs::read(data)?;
+    let calls = auxview::flamegraph::calls(&bytes, Path::new("/"))?;
+    ensure!(
+        calls.losses() == 0 || matches!(expect, Losses),
+        "{}",
+        calls.summary()
+    );
+    ensure!(
+        calls.count() == run.counted,
+        "{} instructions were counted, and {} followed",
+        run.counted,
+        calls.count()
+    );
+    Ok("; auxview follows as many".to_owned())
 }
 
 /// The address of a symbol of the program.
