@@ -32,9 +32,14 @@ static void run(struct work_struct *work)
 	struct module *module = later->module;
 
 	later->run(later);
-	atomic_dec(&pending);
-	/* The module may be freed after this, but not this code: it is in rust_perf.ko. */
 	module_put(module);
+	/*
+	 * module_going() waits for this, so the module may be freed afterwards. This
+	 * code is in rust_perf.ko, whose exit waits for the worker as well.
+	 *
+	 * Release: pairs with the acquire in rust_perf_later_flush().
+	 */
+	atomic_dec_return_release(&pending);
 }
 
 /* @module contains run(). NULL is rust_perf.ko. */
@@ -67,7 +72,8 @@ void rust_perf_later_flush(void)
 		irq_work_sync(&queue);
 		flush_workqueue(workers);
 		cond_resched();
-	} while (atomic_read(&pending));
+		/* Acquire: pairs with the release in run(). */
+	} while (atomic_read_acquire(&pending));
 }
 
 int rust_perf_later_start(void)
