@@ -14,7 +14,7 @@ use super::generated::Generated;
 use super::image::{shown, Image};
 use super::kernel::{self, Kernel};
 use super::pokes::Pokes;
-use super::sideband::{Mapping, Program, Sideband};
+use super::sideband::{Program, Sideband};
 use crate::error::Result;
 
 /// Instructions up to a branch, or to the end of a function.
@@ -301,27 +301,21 @@ impl Code {
             .image(&map.path, map.build_id.as_deref())
             .map_err(Missing::Error)?
             .ok_or_else(|| Missing::Code(format!("code that no file has: {}", shown(&map.path))))?;
-        let place = self.placed(image, map);
+        let of_image = self.images.get(image);
+        let place = Place {
+            image,
+            base: map.start.wrapping_sub(map.offset),
+            // A file with a format has its code in one piece, although it may be mapped in several.
+            end: match of_image.is_some_and(Image::is_in_pieces) {
+                true => map.offset.saturating_add(map.end.saturating_sub(map.start)),
+                false => u64::MAX,
+            },
+        };
         if self.places.len() >= Self::BLOCKS_MAX {
             self.places.clear();
         }
         self.places.insert(key, (times, place));
         Ok(place)
-    }
-
-    /// Where the code of a mapping is, which is in this image.
-    fn placed(&self, image: usize, map: &Mapping) -> Place {
-        let of_image = self.images.get(image);
-        // A file with a format has its code in one piece, although it may be mapped in several.
-        let end = match of_image.is_some_and(Image::is_in_pieces) {
-            true => map.offset.saturating_add(map.end.saturating_sub(map.start)),
-            false => u64::MAX,
-        };
-        Place {
-            image,
-            base: map.start.wrapping_sub(map.offset),
-            end,
-        }
     }
 
     fn image(&mut self, path: &[u8], build_id: Option<&[u8]>) -> Result<Option<usize>> {
@@ -397,7 +391,8 @@ impl Code {
         })
     }
 
-    /// How many instructions of the block at `ip` are executed before the one at `to`, if an instruction begins there.
+    /// How many instructions of the block at `ip` are executed before the one at `to`, if an instruction begins there. `to` must be in the
+    /// block.
     pub(super) fn part(
         &self,
         program: Option<&Program>,
@@ -405,33 +400,21 @@ impl Code {
         (ip, to): (u64, u64),
         mode: Mode,
     ) -> Option<u64> {
+        let (image, offset) = match self.of_kernel(ip, time) {
+            Some(image) => (image, ip),
+            None => {
+                let (map, _) = program?.mapping(ip, time)?;
+                let key = (map.path.clone(), map.build_id.clone());
+                let image = (*self.numbers.get(&key)?)?;
+                (image, ip.wrapping_sub(map.start).wrapping_add(map.offset))
+            }
+        };
+        let text = self.text(image, offset, time)?;
         let (mut at, mut count) = (ip, 0);
         while at < to {
-            let place = match self.of_kernel(at, time) {
-                Some(image) => Place {
-                    image,
-                    base: 0,
-                    end: u64::MAX,
-                },
-                None => {
-                    let (map, _) = program?.mapping(at, time)?;
-                    let key = (map.path.clone(), map.build_id.clone());
-                    self.placed((*self.numbers.get(&key)?)?, map)
-                }
-            };
-            let offset = at.wrapping_sub(place.base);
-            let text = self.text(place.image, offset, time)?;
-            let mut text = up_to(&text, place.end.saturating_sub(offset));
-            if text.is_empty() {
-                return None;
-            }
-            // Up to the end of a piece.
-            while at < to && !text.is_empty() {
-                let insn = Insn::decode(text, mode)?;
-                text = text.get(usize::from(insn.len)..)?;
-                at += u64::from(insn.len);
-                count += 1;
-            }
+            let insn = Insn::decode(text.get(usize::try_from(at - ip).ok()?..)?, mode)?;
+            at += u64::from(insn.len);
+            count += 1;
         }
         (at == to).then_some(count)
     }
