@@ -425,6 +425,18 @@ impl Rig {
     }
 }
 
+/// Calls `round` this many times, and then until it has returned true once: other tasks may take all of the CPU in some rounds. Returns how
+/// often it was called.
+pub fn rounds(least: u32, mut round: impl FnMut() -> Result<bool>) -> Result<u32> {
+    let end = Instant::now() + patience();
+    let (mut number, mut done) = (0, false);
+    while number < least || !done && Instant::now() < end {
+        number += 1;
+        done |= round()?;
+    }
+    Ok(number)
+}
+
 /// Keeps this thread on a CPU.
 pub fn pin(cpu: u32) -> Result<()> {
     let mut set = CpuSet::new();

@@ -8,7 +8,7 @@ use auxrec::sys::Field;
 use super::{at_both, case, core, ring, Case};
 use crate::pmu::{Place, Pmu};
 use crate::records::{FORMAT, ITRACE_START};
-use crate::rig::{bytes, unpin, work, Mode, Rig};
+use crate::rig::{bytes, rounds, unpin, work, Mode, Rig};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -245,7 +245,7 @@ fn unread(pmu: &Pmu, place: Place) -> Result<String> {
 fn flushed(pmu: &Pmu, place: Place) -> Result<String> {
     let mut rig = Rig::open(pmu, place, pmu.pages(16), Mode::Normal)?;
     let mut total = 0;
-    for _ in 0..10 {
+    let number = rounds(10, || {
         let before = rig.head();
         rig.event.enable()?;
         // The trace is less than any watermark, so only disabling the event makes it visible.
@@ -264,11 +264,12 @@ fn flushed(pmu: &Pmu, place: Place) -> Result<String> {
         }
         total += moved;
         rig.follows()?;
-    }
+        Ok(moved > 0)
+    })?;
     rig.settles()?;
     ensure!(
         total > 0,
-        "nothing is visible when the event is off, 10 times"
+        "nothing is visible when the event is off, {number} times"
     );
     ensure!(rig.get(Field::AuxHead) == total, "aux_head is not the sum");
     rig.is_exact()

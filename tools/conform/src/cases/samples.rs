@@ -9,7 +9,7 @@ use perfdata::{Flags, SampleType};
 use super::{case, core, skip, Case};
 use crate::pmu::Pmu;
 use crate::records::number;
-use crate::rig::{bytes, map_base, software, work, Mode, Rig, CPU_CLOCK, DATA_PAGES};
+use crate::rig::{bytes, map_base, rounds, software, work, Mode, Rig, CPU_CLOCK, DATA_PAGES};
 
 pub fn cases() -> Vec<Case> {
     let rule = core(7988, "perf_prepare_sample_aux(struct perf_event *event,");
@@ -50,9 +50,10 @@ fn sampled(pmu: &Pmu, size: u32) -> Result<String> {
     // perf may not schedule a sibling that is enabled after its leader, while the leader runs: see Documentation/upstream.
     sampler.enable()?;
     rig.event.enable()?;
-    for _ in 0..20 {
+    rounds(20, || {
         work();
-    }
+        Ok(samples(&base, size)?.1 > 0)
+    })?;
     sampler.disable()?;
     rig.event.disable()?;
     let (count, with) = samples(&base, size)?;

@@ -6,7 +6,7 @@ use anyhow::{bail, ensure, Result};
 
 use super::{at_both, case, ring, skip, Case};
 use crate::pmu::Pmu;
-use crate::rig::{bytes, work, Mode, Rig};
+use crate::rig::{bytes, rounds, work, Mode, Rig};
 
 pub fn cases() -> Vec<Case> {
     let rule = ring(
@@ -30,13 +30,14 @@ pub fn cases() -> Vec<Case> {
         let mut attr = pmu.attr();
         attr.aux_watermark = u32::MAX;
         let mut rig = Rig::with(pmu, &attr, pmu.place(), pmu.pages(4), Mode::Normal)?;
-        for _ in 0..10 {
+        rounds(10, || {
             rig.event.enable()?;
             work();
             // A driver that copies trace when it is woken or stopped has not copied any before.
             rig.event.disable()?;
             rig.read()?;
-        }
+            Ok(rig.ledger.bytes > 0)
+        })?;
         rig.settles()?;
         ensure!(rig.ledger.bytes > 0, "nothing was traced");
         rig.is_exact()
