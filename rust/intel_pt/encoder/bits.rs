@@ -53,10 +53,15 @@ impl Encoder {
             let now = output.tsc();
             let cycle = state.first.take().unwrap_or(now);
 
-            self.cycles(&mut group, &mut state, cycle);
-            group.tnt(&mut tnt);
-            // The time follows the branches, since they were executed before it.
-            self.coarse(&mut group, &mut state, now, output);
+            if self.config.cyc {
+                self.coarse(&mut group, &mut state, (now, cycle), output);
+                self.cycles(&mut group, &mut state, cycle);
+                group.tnt(&mut tnt);
+            } else {
+                // Without cycles, the time follows the branches that were executed before it.
+                group.tnt(&mut tnt);
+                self.coarse(&mut group, &mut state, (now, cycle), output);
+            }
         } else {
             group.tnt(&mut tnt);
         }

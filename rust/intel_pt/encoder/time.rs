@@ -33,6 +33,13 @@ impl Mtc {
     fn count(self, tsc: u64) -> u64 {
         self.at(tsc).0.wrapping_shr(self.shift.into())
     }
+
+    /// The ticks of the time stamp counter since the newest `MTC` that is due was due.
+    fn late(self, tsc: u64) -> u64 {
+        let ticks = u64::from(self.ratio).wrapping_shl(self.shift.into());
+
+        tsc.checked_rem(ticks).unwrap_or(0)
+    }
 }
 
 impl Encoder {
@@ -52,8 +59,10 @@ impl Encoder {
             if tsc && tsc_period != 0 && now.wrapping_sub(state.tsc) >= tsc_period {
                 self.tsc(group, state, now, output);
             } else {
-                self.cycles(group, state, output.cycles().unwrap_or(now));
-                self.coarse(group, state, now, output);
+                let cycle = output.cycles().unwrap_or(now);
+
+                self.coarse(group, state, (now, cycle), output);
+                self.cycles(group, state, cycle);
             }
         }
     }
@@ -77,12 +86,15 @@ impl Encoder {
         }
     }
 
-    /// Adds an `MTC` if one is due, so that a decoder knows the time.
+    /// Adds an `MTC` if one is due. The next packet is that of `cycle`.
+    ///
+    /// Decoders take the cycle up to which the `CYC`s in front of an `MTC` count for that in which
+    /// the `MTC` was due.
     pub(super) fn coarse(
         &self,
         group: &mut Group,
         state: &mut State,
-        now: u64,
+        (now, cycle): (u64, u64),
         output: &mut impl Output,
     ) {
         let Some(mtc) = self.config.mtc.filter(|_| self.config.tsc) else {
@@ -93,6 +105,11 @@ impl Encoder {
         match count.wrapping_sub(state.mtc) {
             0 => {}
             1..=MTC_MAX => {
+                let since = |cycle: u64| cycle.wrapping_sub(state.counted);
+                let due = since(output.cycles().unwrap_or(now)).saturating_sub(mtc.late(now));
+                let due = state.counted.wrapping_add(due.min(since(cycle)));
+
+                self.cycles(group, state, due);
                 group.mtc(count);
                 state.mtc = count;
             }

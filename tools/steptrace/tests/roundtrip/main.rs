@@ -413,11 +413,64 @@ fn a_trace_without_tnt() {
     assert!(left_out > 100, "{left_out}");
 }
 
+/// Seven conditional branches to the next instruction, and a jump to the first.
+const LOOP: (&[u8], u64) = (
+    &[
+        0x74, 0, 0x74, 0, 0x74, 0, 0x74, 0, 0x74, 0, 0x74, 0, 0x74, 0, 0xff, 0xe0,
+    ],
+    0x40_1000,
+);
+
+/// Traces the loop this many times. Before each packet with a time, fewer than `max` ticks pass. Returns the trace, and its times.
+fn traced_loop(config: Config, times: usize, max: usize) -> (Vec<u8>, Vec<u64>) {
+    let (mut dice, mut passed) = (Dice(max.try_into().unwrap()), Vec::new());
+    let mut pt = Encoder::new(config);
+    let next = |now: u64| {
+        let now = now + u64::try_from(dice.below(max)).unwrap();
+        passed.push(now);
+        now
+    };
+    let mut clock = Times(Vec::new(), 1 << 40, next);
+    let (text, base) = LOOP;
+    pt.begin(false, &mut clock).unwrap();
+    pt.enable(base, Mode::Bits64, &mut clock).unwrap();
+    for _ in 0..times {
+        for (text, from) in text.chunks(2).zip((base..).step_by(2)) {
+            let insn = Insn::decode(text, Mode::Bits64).unwrap();
+            let to = match insn.kind {
+                Kind::IndirectJump => base,
+                _ => from + 2,
+            };
+            let mode = Mode::Bits64;
+            pt.step(
+                &Step {
+                    insn,
+                    from,
+                    to,
+                    mode,
+                },
+                &mut clock,
+            )
+            .unwrap();
+        }
+    }
+    pt.disable(base, &mut clock).unwrap();
+    (clock.0, passed)
+}
+
+/// The times that libipt shows of such a trace.
+fn followed_loop(trace: &[u8], mtc: Mtc, times: usize) -> Vec<u64> {
+    let directory = tempfile::tempdir().unwrap();
+    let followed = follow(directory.path(), LOOP, trace, Some(mtc));
+    assert_eq!(followed.errors, Vec::<String>::new(), "{mtc:?}");
+    assert_eq!(followed.walked.len(), times * 8, "{mtc:?}");
+    followed.times
+}
+
 /// libipt identifies an `MTC` by the `TMA` before it, which has 16 bits of the coarse clock. With shifts above 8 these do not include all
 /// eight bits of an `MTC`.
 #[test]
 fn times_are_exact_to_the_coarse_clock() {
-    let directory = tempfile::tempdir().unwrap();
     for (ratio, shift, max) in [
         (512, 0, 3000),
         (512, 3, 30_000),
@@ -427,42 +480,19 @@ fn times_are_exact_to_the_coarse_clock() {
         (512, 8, 1 << 21),
     ] {
         let mtc = Mtc { ratio, shift };
-        let (mut dice, mut reported) = (Dice(shift.into()), Vec::new());
-        let mut pt = Encoder::new(Config {
+        let config = Config {
             tsc: true,
             mtc: Some(mtc),
             ..Config::default()
-        });
-        let next = |now: u64| {
-            let now = now + u64::try_from(dice.below(max)).unwrap();
-            reported.push(now);
-            now
         };
-        let mut clock = Times(Vec::new(), 1 << 40, next);
-        let (text, base) = ([0xff, 0xe0], 0x40_1000);
-        let jump = Step {
-            insn: Insn::decode(&text, Mode::Bits64).unwrap(),
-            from: base,
-            to: base,
-            mode: Mode::Bits64,
-        };
-        pt.begin(false, &mut clock).unwrap();
-        pt.enable(base, Mode::Bits64, &mut clock).unwrap();
-        for _ in 0..2000 {
-            pt.step(&jump, &mut clock).unwrap();
-        }
-        pt.disable(base, &mut clock).unwrap();
-        let trace = clock.0;
-
-        let followed = follow(directory.path(), (&text, base), &trace, Some(mtc));
-        assert_eq!(followed.errors, Vec::<String>::new(), "{mtc:?}");
-        assert_eq!(followed.walked.len(), 2000, "{mtc:?}");
-        // libipt has read the packet of the first jump when it shows that jump, so the time at the beginning of the trace is not seen. A
-        // later time is that of the coarse clock, or that of a `TSC` if the coarse clock was too far ahead.
+        let (trace, passed) = traced_loop(config, 2000, max);
+        let times = followed_loop(&trace, mtc, 2000);
+        // After the time at the beginning of the trace, a time is that of the coarse clock, or that of a `TSC` if the coarse clock was too
+        // far ahead.
         let tick = u64::from(ratio) << shift;
-        let mut last = reported[1];
-        let mut want = Vec::new();
-        for now in &reported[2..] {
+        let mut last = passed[1];
+        let mut want = vec![last];
+        for now in &passed[2..] {
             if now / tick - last / tick > 255 {
                 want.push(*now);
                 last = *now;
@@ -471,9 +501,31 @@ fn times_are_exact_to_the_coarse_clock() {
                 want.push(last);
             }
         }
-        let differ = (0..want.len().max(followed.times.len()))
-            .find(|&n| want.get(n) != followed.times.get(n))
-            .map(|n| (n, want.get(n), followed.times.get(n)));
+        let differ = (0..want.len().max(times.len()))
+            .find(|&n| want.get(n) != times.get(n))
+            .map(|n| (n, want.get(n), times.get(n)));
         assert_eq!(differ, None, "{mtc:?}");
+    }
+}
+
+/// libipt measures cycles between two `MTC`s, and takes the `CYC`s in front of an `MTC` for those up to its tick. From the second `MTC` on
+/// it knows the time of each packet.
+#[test]
+fn times_are_exact_to_the_cycle() {
+    for (shift, max) in [(0, 300), (3, 3000), (3, 30_000)] {
+        let mtc = Mtc { ratio: 512, shift };
+        let config = Config {
+            tsc: true,
+            cyc: true,
+            mtc: Some(mtc),
+            ..Config::default()
+        };
+        let (trace, mut passed) = traced_loop(config, 2000, max);
+        let times = followed_loop(&trace, mtc, 2000);
+        passed.dedup();
+        let measured = &times[20..];
+        let wrong = measured.iter().find(|time| !passed.contains(time));
+        assert_eq!(wrong, None, "{mtc:?}");
+        assert!(measured.len() > 3900, "{mtc:?}");
     }
 }
