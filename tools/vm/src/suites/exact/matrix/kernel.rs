@@ -4,7 +4,7 @@
 //! log has no interrupts and exceptions, only the instruction that is executed next.
 
 use super::branches::{flags, read, Shown, CALLS, RETURNS};
-use super::executed::{Executed, Kind, Printed, Step, Verdict};
+use super::executed::{Code, Executed, Kind, Printed, Step, Verdict};
 use super::packets::error_of_clock;
 use std::collections::HashMap;
 use std::iter::Peekable;
@@ -273,7 +273,7 @@ pub(super) fn times(said: &Printed<'_>) -> Verdict {
             *repeats
         });
         at += passed;
-        let by_address = |step: &Step| has_address(step, said.executed);
+        let by_address = |step: &Step| has_address(step, shown.to, &said.executed.code);
         if !passed_steps.last().is_some_and(by_address) {
             continue;
         }
@@ -299,14 +299,12 @@ pub(super) fn times(said: &Printed<'_>) -> Verdict {
     }
 }
 
-/// Whether the trace has a packet with the target of this instruction. A return to the first instruction of a function has one, as no call
-/// has such a return address.
-fn has_address(step: &Step, executed: &Executed) -> bool {
+/// Whether the trace has a packet with the target of this instruction, `to`. A return to the first instruction of a function has one, as no
+/// call has such a return address. The next step does not tell: it can be that of an interrupt.
+fn has_address(step: &Step, to: u64, code: &Code) -> bool {
     match step.kind {
         Kind::IndirectJump | Kind::IndirectCall => true,
-        Kind::Return => step
-            .next
-            .is_some_and(|next| executed.code.function(next) == Some(next)),
+        Kind::Return => code.function(to) == Some(to),
         _ => false,
     }
 }
@@ -321,7 +319,6 @@ fn is_by_processor(flags: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::executed::Code;
     use super::*;
 
     /// A call, an interrupt in front of the return, a branch that is taken, and a return to user space.
@@ -440,6 +437,34 @@ mod tests {
                 executed: &executed,
             };
             assert_eq!(times(&said).is_ok(), right, "{second} {third}");
+        }
+    }
+
+    #[test]
+    fn a_return_before_an_interrupt_has_no_time() {
+        let mut image = vec![0x90; 0x30];
+        // Indirect calls, a return, and IRET.
+        for (at, code) in [
+            (0, &[0xff, 0xd0, 0xff, 0xd0][..]),
+            (0x10, &[0xc3]),
+            (0x20, &[0x48, 0xcf]),
+        ] {
+            image[at..at + code.len()].copy_from_slice(code);
+        }
+        let symbols = "1000 t f\n1010 t g\n1020 t asm_exc\n1028 t h\n";
+        let code = Code::of_kernel(&image, "0 30 1000\n", symbols);
+        let log = "1000 1010 1020 1002 1028".split(' ');
+        let executed = Executed::by_cpu(log, code).unwrap();
+        for (last, right) in [("1.000000003", true), ("1.000000002", false)] {
+            // The return is a bit of a packet that was written later.
+            let out = format!(
+                "1.000000000: call 1000 => 1010\n1.000000002: return 1010 => 1002\n1.000000002: hw int 1002 => 1020\n1.000000002: iret 1020 => 1002\n{last}: call 1002 => 1028\n"
+            );
+            let said = Printed {
+                out: &out,
+                executed: &executed,
+            };
+            assert_eq!(times(&said).is_ok(), right, "{last}");
         }
     }
 }
