@@ -328,6 +328,8 @@ fn guest<'a>(
         // No vDSO: perf here does not have the code of the guest kernel's vDSO.
         .append("vdso=0 vdso32=0 vsyscall=xonly kunit.enable=0")
         .timeout(Duration::from_secs(5400))
+        // The programs and their interpreters are in the initramfs.
+        .more_memory(256)
         .intel();
     for program in ["perf", "env", "chrt", "luajit"] {
         guest = guest.installed(&Path::new("/usr/bin").join(program))?;
