@@ -44,6 +44,7 @@ use intel_pt::{
         Mode, //
     },
     Branch,
+    Cause,
     Encoder,
     Full,
     Step, //
@@ -328,7 +329,11 @@ impl Tracer {
                 encoder.branch(Branch::Conditional { taken }, to, to, mode, ring)?;
             }
             None => {
-                encoder.step(&step, ring)?;
+                // Another thread has changed the instruction after it was read: the trace has none
+                // here.
+                if encoder.step(&step, ring)? == Cause::Elsewhere {
+                    steps = steps.saturating_sub(1);
+                }
             }
         }
         self.count(encoder, ring, task, (step.from, steps), true);

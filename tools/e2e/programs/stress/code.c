@@ -292,6 +292,54 @@ static long changed_by_another(void)
 	return wrong;
 }
 
+#define PLACES 500
+#define STRIDE 64
+
+static atomic_int now_at;
+
+static void *resizer(void *with)
+{
+	unsigned int times = 0;
+
+	(void)with;
+	for (int i = 0; i < PLACES; i++) {
+		while (now_at < i)
+			pause_for(&times);
+		for (volatile int wait = i % 100; wait > 0; wait--)
+			;
+		atomic_store((_Atomic unsigned char *)shared + i * STRIDE, 0x90);
+	}
+	return NULL;
+}
+
+/*
+ * Another thread changes the length of an instruction that is being executed: RDTSC in front of ROL by 0 becomes NOP in front of XOR. The
+ * processor may execute another instruction than the tracer has read.
+ */
+static long resized_by_another(void)
+{
+	unsigned int times = 0;
+	pthread_t other;
+
+	shared = map(PLACES * STRIDE / PAGE + 1, PROT_READ | PROT_WRITE | PROT_EXEC);
+	for (int i = 0; i < PLACES; i++)
+		memcpy(shared + i * STRIDE, "\x0f\x31\xc0\xc3\x00\xc3", 6);
+	other = thread(resizer, NULL);
+	for (int i = 0; i < PLACES; i++) {
+		_Atomic unsigned char *place = (_Atomic unsigned char *)shared + i * STRIDE;
+
+		now_at = i;
+		/* Few: the tracer tells of each. */
+		for (int n = 0; n < 8; n++)
+			((void (*)(void))place)();
+		while (*place != 0x90)
+			pause_for(&times);
+		((void (*)(void))place)();
+	}
+	pthread_join(other, NULL);
+	return 0;
+}
+
 static void *unmapper(void *with)
 {
 	(void)with;
@@ -347,6 +395,7 @@ const struct stress code_cases[] = {
 	{ "code that writes itself", writes_itself },
 	{ "a loop that writes itself through another mapping", sums_itself },
 	{ "code that another thread writes", changed_by_another },
+	{ "code whose length another thread changes", resized_by_another },
 	{ "code that another thread protects", protected_by_another },
 	{ NULL, NULL },
 };
