@@ -326,12 +326,18 @@ impl Follower {
 
     /// Continues at `ip`. `left` is the address before, if no branch leads to `ip`.
     fn arrive(&mut self, ip: u64, left: Option<Left>, world: &mut World<'_>) -> Followed {
-        let block = self.block(ip, world)?;
+        let function = match left {
+            // The trace may end in front of `ip`: nothing is executed there then.
+            Some(_) => self.function(ip, world)?,
+            None => Some(self.block(ip, world)?.function),
+        };
         let (stack, tree) = self.stack(world)?;
         if left.is_some() {
             stack.leave(left);
         }
-        stack.enter(ip, block.function, tree);
+        if let Some(function) = function {
+            stack.enter(ip, function, tree);
+        }
         self.ip = Some(ip);
         Ok(())
     }
