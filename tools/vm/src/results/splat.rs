@@ -30,7 +30,10 @@ const SPLATS: &[(&str, &str)] = &[
     ("rust_kernel: panicked", "Rust panic"),
     ("panicked at", "Rust panic"),
     ("Out of memory:", "out of memory"),
-    ("Initramfs unpacking failed:", "too little memory for the initramfs"),
+    (
+        "Initramfs unpacking failed:",
+        "too little memory for the initramfs",
+    ),
     ("UBSAN:", "UBSAN"),
 ];
 
