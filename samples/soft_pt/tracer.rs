@@ -310,8 +310,11 @@ impl Tracer {
                 steps = 2;
             }
         }
+        // Another thread may have changed the instruction after it was read.
+        let is_next = to == step.insn.next(step.from);
+
         // Even if the packets find no space.
-        if step.insn.kind == Kind::PushFlags && self.armed {
+        if step.insn.kind == Kind::PushFlags && is_next && self.armed {
             hide_trap_flag(task);
         }
         if step.insn.kind == Kind::PtWrite && encoder.config().ptw && encoder.is_on() {
@@ -329,8 +332,7 @@ impl Tracer {
                 encoder.branch(Branch::Conditional { taken }, to, to, mode, ring)?;
             }
             None => {
-                // Another thread has changed the instruction after it was read: the trace has none
-                // here.
+                // The instruction that was executed is unknown then, and not in the trace.
                 if encoder.step(&step, ring)? == Cause::Elsewhere {
                     steps = steps.saturating_sub(1);
                 }
@@ -347,6 +349,7 @@ impl Tracer {
         };
 
         match step.insn.kind {
+            Kind::PopFlags if !is_next => {}
             Kind::PopFlags | Kind::Far(Far::InterruptReturn) if !self.shared => {
                 self.flags_loaded(encoder, ring, task)?;
             }
