@@ -24,7 +24,7 @@
 //! | [`stopped`](Encoder::stopped): after an end, at an address that stops the trace | `TraceStop` |
 //! | [`tsc_period`](Config::tsc_period) ticks after the last | `TSC`, in front of a `FUP` or `TIP` |
 //! | [`mtc`](Config::mtc): the coarse clock is further | `MTC`, in front of a `FUP` or `TIP`, behind a full `TNT`; `TMA` behind each `TSC` |
-//! | [`mtc`](Config::mtc) with [`cyc`](Config::cyc) | `CYC` up to the tick of the coarse clock, `MTC`, `CYC`, in front of a `FUP`, `TIP` or full `TNT` |
+//! | the same with [`cyc`](Config::cyc) | `CYC` up to the tick of the coarse clock, `MTC`, `CYC`, in front of a `FUP`, `TIP` or full `TNT` |
 //! | [`psb_period`](Config::psb_period) bytes after the last | `PSB`, `TSC`, `CBR`, `PIP`, `MODE.Exec`, `FUP`, `PSBEND`, after a `TNT` or `TIP` |
 //!
 //! The packets of one call are written as a group: all of them, or none if there is no space. While

@@ -49,21 +49,21 @@ impl Encoder {
         let mut group = Group::new();
         let mut state = self.state;
 
-        if self.config.cyc || self.config.mtc.is_some() {
+        if self.config.cyc {
             let now = output.tsc();
             let cycle = state.first.take().unwrap_or(now);
 
-            if self.config.cyc {
-                self.coarse(&mut group, &mut state, (now, cycle), output);
-                self.cycles(&mut group, &mut state, cycle);
-                group.tnt(&mut tnt);
-            } else {
-                // Without cycles, the time follows the branches that were executed before it.
-                group.tnt(&mut tnt);
-                self.coarse(&mut group, &mut state, (now, cycle), output);
-            }
+            self.coarse(&mut group, &mut state, (now, cycle), output);
+            self.cycles(&mut group, &mut state, cycle);
+            group.tnt(&mut tnt);
         } else {
             group.tnt(&mut tnt);
+            if self.config.mtc.is_some() {
+                let now = output.tsc();
+
+                // The time follows the branches, since they were executed before it.
+                self.coarse(&mut group, &mut state, (now, now), output);
+            }
         }
         state.tnt = tnt;
         self.finish(&mut group, state, to, output)?;

@@ -34,7 +34,7 @@ impl Mtc {
         self.at(tsc).0.wrapping_shr(self.shift.into())
     }
 
-    /// The ticks of the time stamp counter since the newest `MTC` that is due was due.
+    /// The ticks of the time stamp counter since the newest `MTC` became due.
     fn late(self, tsc: u64) -> u64 {
         let ticks = u64::from(self.ratio).wrapping_shl(self.shift.into());
 
@@ -86,10 +86,11 @@ impl Encoder {
         }
     }
 
-    /// Adds an `MTC` if one is due. The next packet is that of `cycle`.
+    /// Adds an `MTC` if one is due, and a `CYC` in front of it. `cycle` is the cycle of the next
+    /// packet.
     ///
-    /// Decoders take the cycle up to which the `CYC`s in front of an `MTC` count for that in which
-    /// the `MTC` was due.
+    /// Decoders assume that the `CYC`s in front of an `MTC` count up to the cycle in which the `MTC`
+    /// became due.
     pub(super) fn coarse(
         &self,
         group: &mut Group,
