@@ -38,7 +38,7 @@ const fn part(name: &'static str, args: &'static str) -> Part {
 /// All parts. Those that fail soonest are first.
 const PARTS: [Part; 40] = [
     part("test", "test"),
-    // Suites of which `make test` runs only some cases.
+    // Suites of which `make test` runs only some cases, or none.
     part("host", "test --suite host"),
     part("matrix", "test --suite matrix"),
     part("e2e", "test --suite e2e"),
@@ -394,7 +394,8 @@ mod tests {
 
     #[test]
     fn each_suite_has_a_part_and_names_differ() {
-        let all = [
+        // `make test` runs all of their cases.
+        let whole = [
             Suite::Litmus,
             Suite::Kbuild,
             Suite::Kunit,
@@ -404,8 +405,7 @@ mod tests {
             Suite::Break,
         ];
         for suite in Suite::ALL {
-            let wanted = match all.contains(&suite) {
-                // `make test` runs all of its cases.
+            let wanted = match whole.contains(&suite) {
                 true => "test".to_owned(),
                 false => format!("test --suite {suite}"),
             };

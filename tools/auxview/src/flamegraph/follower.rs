@@ -327,7 +327,7 @@ impl Follower {
     /// Continues at `ip`. `left` is the address before, if no branch leads to `ip`.
     fn arrive(&mut self, ip: u64, left: Option<Left>, world: &mut World<'_>) -> Followed {
         let function = match left {
-            // The trace may end in front of `ip`: nothing is executed there then.
+            // The trace may end in front of `ip`. Then nothing is executed there, and the code is not needed.
             Some(_) => self.function(ip, world)?,
             None => Some(self.block(ip, world)?.function),
         };

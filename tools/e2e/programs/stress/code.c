@@ -329,7 +329,7 @@ static long resized_by_another(void)
 		_Atomic unsigned char *place = (_Atomic unsigned char *)shared + i * STRIDE;
 
 		now_at = i;
-		/* Few: the tracer tells of each. */
+		/* Few, because the tracer reports the code in each round. */
 		for (int n = 0; n < 8; n++)
 			((void (*)(void))place)();
 		while (*place != 0x90)

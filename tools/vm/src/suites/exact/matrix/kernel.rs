@@ -409,6 +409,10 @@ mod tests {
         verdict(every_of_cpu::<4>, &["2001", "1009"]).unwrap_err();
     }
 
+    fn are_right(out: &str, executed: &Executed) -> bool {
+        times(&Printed { out, executed }).is_ok()
+    }
+
     #[test]
     fn times_are_exact() {
         let mut image = vec![0x90; 0x30];
@@ -432,11 +436,7 @@ mod tests {
             let out = format!(
                 "1.000000000: call 1000 => 1010\n{second}: call 1011 => 1020\n{third}: call 1022 => 1028\n"
             );
-            let said = Printed {
-                out: &out,
-                executed: &executed,
-            };
-            assert_eq!(times(&said).is_ok(), right, "{second} {third}");
+            assert_eq!(are_right(&out, &executed), right, "{second} {third}");
         }
     }
 
@@ -460,11 +460,7 @@ mod tests {
             let out = format!(
                 "1.000000000: call 1000 => 1010\n1.000000002: return 1010 => 1002\n1.000000002: hw int 1002 => 1020\n1.000000002: iret 1020 => 1002\n{last}: call 1002 => 1028\n"
             );
-            let said = Printed {
-                out: &out,
-                executed: &executed,
-            };
-            assert_eq!(times(&said).is_ok(), right, "{last}");
+            assert_eq!(are_right(&out, &executed), right, "{last}");
         }
     }
 }
