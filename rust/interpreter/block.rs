@@ -48,8 +48,8 @@ pub struct Block {
     compared: u64,
     /// The pass in which the text was read.
     filled: u64,
-    /// Whether the text was reported to an observer.
-    reported: bool,
+    /// The number of the report if the text was reported to an observer.
+    reported: Option<u64>,
     /// The number of words that were read from memory.
     read: usize,
     words: [u64; PLACES],
@@ -67,7 +67,7 @@ impl Block {
         masks: [0; 2],
         compared: NEVER,
         filled: NEVER,
-        reported: false,
+        reported: None,
         read: 0,
         words: [0; PLACES],
         ops: [Op::EMPTY; OPS],
@@ -109,10 +109,19 @@ impl Block {
         self.first == ip && self.compared == pass && machine.is_settled(ip, last)
     }
 
-    /// Whether the block is at `ip` and memory holds its text. Compares the text.
+    /// Whether the block is at `ip`, memory holds its text, and the text need not be reported
+    /// again. Compares the text.
     #[inline]
     pub(crate) fn is_at(&mut self, ip: u64, pass: u64, machine: &mut impl Machine) -> bool {
-        self.first == ip && self.compare(pass, machine)
+        self.first == ip && self.compare(pass, machine) && !self.is_replaced(machine)
+    }
+
+    #[inline]
+    fn is_replaced(&self, machine: &mut impl Machine) -> bool {
+        let last = self.first.wrapping_add(self.len).wrapping_sub(1);
+
+        self.reported
+            .is_some_and(|report| machine.is_replaced(self.first, last, report))
     }
 
     #[inline]
@@ -132,7 +141,7 @@ impl Block {
     /// Needed before another address space is used, which may have the same text at the same
     /// address.
     pub fn forget_reported(&mut self) {
-        if self.reported {
+        if self.reported.is_some() {
             *self = Self::EMPTY;
         }
     }
@@ -159,13 +168,18 @@ impl Block {
             .observer
             .code(first, text.unwrap_or(&[]), task.executed);
 
-        if reported.is_break() {
-            // The text is reported when the block is decoded again.
-            *self = Self::EMPTY;
-        } else {
-            self.reported = true;
+        match reported {
+            ControlFlow::Continue(report) => {
+                // The text in front of `from` has an older report.
+                self.reported = Some(self.reported.map_or(report, |older| older.min(report)));
+                ControlFlow::Continue(())
+            }
+            ControlFlow::Break(()) => {
+                // The text is reported when the block is decoded again.
+                *self = Self::EMPTY;
+                ControlFlow::Break(())
+            }
         }
-        reported
     }
 
     /// Reads and decodes the text at `ip`. Returns whether it may be generated code.
@@ -175,7 +189,7 @@ impl Block {
         self.first = ip;
         self.len = 0;
         self.count = 0;
-        self.reported = false;
+        self.reported = None;
         self.compared = pass;
         self.filled = pass;
         self.read = read(ip & !7, &mut self.words, machine);

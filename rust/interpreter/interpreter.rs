@@ -117,6 +117,14 @@ pub trait Machine {
         false
     }
 
+    /// Whether other code than that of `report` was reported later for these addresses: by another
+    /// observer, or for a single step. `report` is a result of [`Observer::code()`]. Called after
+    /// the text was compared.
+    fn is_replaced(&mut self, first: u64, last: u64, report: u64) -> bool {
+        let _ = (first, last, report);
+        false
+    }
+
     /// Whether there are forms of instructions for which the interpreter and the processor differ.
     fn distrusts(&self) -> bool {
         false
@@ -221,10 +229,11 @@ pub trait Observer {
 
     /// `text`, at address `first`, is to be executed next, and is generated code: see
     /// [`Machine::is_generated()`]. Called before newly decoded instructions are executed. On
-    /// [`ControlFlow::Break`] they are not executed.
-    fn code(&mut self, first: u64, text: &[u8], executed: u64) -> ControlFlow<()> {
+    /// [`ControlFlow::Break`] they are not executed. Otherwise returns a number for
+    /// [`Machine::is_replaced()`], the largest if the text need not be reported again.
+    fn code(&mut self, first: u64, text: &[u8], executed: u64) -> ControlFlow<(), u64> {
         let _ = (first, text, executed);
-        ControlFlow::Continue(())
+        ControlFlow::Continue(u64::MAX)
     }
 
     /// The branch at `from` was executed. `next` is the address behind the branch, and `to` is the

@@ -89,8 +89,10 @@ bool rust_stepping_can_execute(unsigned long at, bool *stays, bool *settled);
 bool rust_stepping_is_generated(unsigned long at);
 unsigned long long rust_stepping_space(void);
 bool rust_stepping_reports_code(void);
-void rust_stepping_report_code(unsigned long address, const u8 *text,
-			       unsigned int len);
+u64 rust_stepping_report_code(unsigned long address, const u8 *text,
+			      unsigned int len);
+bool rust_stepping_is_replaced(unsigned long first, unsigned long last,
+			       u64 report);
 bool rust_stepping_reports_steps(void);
 void rust_stepping_report_step(unsigned long address, const u8 *text,
 			       unsigned int len, unsigned int reason,

@@ -265,6 +265,11 @@ impl Machine for Here<'_> {
         self.reports_code && is_generated(first, last)
     }
 
+    fn is_replaced(&mut self, first: u64, last: u64, report: u64) -> bool {
+        // SAFETY: Reading the table has no requirements. CAST: An address has 64 bits.
+        unsafe { bindings::rust_stepping_is_replaced(first as c_ulong, last as c_ulong, report) }
+    }
+
     #[inline]
     fn distrusts(&self) -> bool {
         DISTRUSTED.iter().any(|word| word.load(Relaxed) != 0)
@@ -562,12 +567,12 @@ impl Current<'_> {
 }
 
 /// Reports the current task's code at this address by the tracepoint `rust_stepping_code`. The
-/// caller knows that no file has it.
-pub fn report_code(address: u64, text: &[u8]) {
+/// caller knows that no file has it. Returns the result of [`Observer::code`].
+pub fn report_code(address: u64, text: &[u8]) -> u64 {
     let Ok(len) = u32::try_from(text.len()) else {
-        return;
+        return u64::MAX;
     };
 
     // SAFETY: `text` may be read for its length. CAST: An address has 64 bits.
-    unsafe { bindings::rust_stepping_report_code(address as c_ulong, text.as_ptr(), len) };
+    unsafe { bindings::rust_stepping_report_code(address as c_ulong, text.as_ptr(), len) }
 }

@@ -189,9 +189,9 @@ impl Pages {
 struct Once(Option<(Branch, u64)>, Vec<u8>);
 
 impl Observer for Once {
-    fn code(&mut self, _first: u64, text: &[u8], _executed: u64) -> ControlFlow<()> {
+    fn code(&mut self, _first: u64, text: &[u8], _executed: u64) -> ControlFlow<(), u64> {
         self.1 = text.to_vec();
-        ControlFlow::Continue(())
+        ControlFlow::Continue(u64::MAX)
     }
 
     fn branches(

@@ -124,6 +124,79 @@ mod processor {
     }
 }
 
+#[kunit_tests(rust_stepping_reported)]
+mod reported {
+    use crate::{
+        bindings,
+        report_code, //
+    };
+    use kernel::prelude::*;
+
+    /// An address of no program, in the middle of a line of the table.
+    const AT: u64 = 0x7000_0000_0020;
+
+    /// The number of bytes after which addresses share a place in the table.
+    const TABLE: u64 = 4096 * 64;
+
+    fn is_replaced(first: u64, last: u64, report: u64) -> bool {
+        // SAFETY: Reading the table has no requirements.
+        unsafe { bindings::rust_stepping_is_replaced(first as c_ulong, last as c_ulong, report) }
+    }
+
+    #[test]
+    fn the_same_code_does_not_replace_itself() {
+        let first = report_code(AT, &[1, 2, 3]);
+        assert!(!is_replaced(AT, AT + 2, first));
+        // The whole, a part, and what follows.
+        for (at, text) in [(0, &[1, 2, 3][..]), (1, &[2]), (2, &[3, 4])] {
+            report_code(AT + at, text);
+            assert!(!is_replaced(AT, AT + 2, first));
+        }
+    }
+
+    #[test]
+    fn other_code_replaces() {
+        let first = report_code(AT, &[1, 2, 3]);
+        let other = report_code(AT + 2, &[9]);
+        assert!(is_replaced(AT, AT + 2, first));
+        assert!(!is_replaced(AT, AT + 2, other));
+
+        // It is changed back.
+        let back = report_code(AT, &[1, 2, 3]);
+        assert!(is_replaced(AT + 2, AT + 2, other));
+        assert!(!is_replaced(AT, AT + 2, back));
+    }
+
+    #[test]
+    fn code_in_two_lines() {
+        let first = report_code(AT, &[7; 100]);
+        let other = report_code(AT + 99, &[8]);
+        assert!(is_replaced(AT, AT + 99, first));
+        assert!(!is_replaced(AT, AT + 31, first));
+        assert!(is_replaced(AT + 32, AT + 99, first));
+        assert!(!is_replaced(AT, AT + 99, other));
+    }
+
+    #[test]
+    fn a_line_that_lost_its_place_was_replaced_when_it_comes_back() {
+        let first = report_code(AT, &[1, 2, 3]);
+        let other = report_code(AT + TABLE, &[1, 2, 3]);
+        assert!(!is_replaced(AT, AT + 2, first));
+        assert!(!is_replaced(AT + TABLE, AT + TABLE + 2, other));
+
+        let back = report_code(AT, &[1, 2, 3]);
+        assert!(is_replaced(AT, AT + 2, first));
+        assert!(!is_replaced(AT, AT + 2, back));
+        assert!(!is_replaced(AT + TABLE, AT + TABLE + 2, other));
+    }
+
+    #[test]
+    fn the_last_address_ends_a_comparison() {
+        let first = report_code(u64::MAX, &[1]);
+        assert!(!is_replaced(u64::MAX - 100, u64::MAX, first));
+    }
+}
+
 #[kunit_tests(rust_stepping_tracer)]
 mod registrations {
     use super::*;

@@ -10,12 +10,6 @@ bool rust_stepping_reports_code(void)
 	return trace_rust_stepping_code_enabled();
 }
 
-void rust_stepping_report_code(unsigned long address, const u8 *text,
-			       unsigned int len)
-{
-	trace_rust_stepping_code(address, text, len);
-}
-
 bool rust_stepping_reports_steps(void)
 {
 	return trace_rust_stepping_step_enabled();

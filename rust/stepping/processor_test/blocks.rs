@@ -20,6 +20,8 @@ struct Changing {
     /// The byte of the text that changes, and its new value.
     change: Option<(usize, u8)>,
     is_settled: bool,
+    /// The newest report of other text.
+    replaced: u64,
     pass: u64,
     /// The number of comparisons of text.
     compared: u32,
@@ -44,6 +46,7 @@ impl Changing {
             is_generated: false,
             change: None,
             is_settled: false,
+            replaced: 0,
             pass: 0,
             compared: 0,
             stored: Vec::new(),
@@ -98,6 +101,10 @@ impl Machine for Changing {
         self.is_generated
     }
 
+    fn is_replaced(&mut self, _first: u64, _last: u64, report: u64) -> bool {
+        self.replaced > report
+    }
+
     fn compute(
         &mut self,
         native: Native,
@@ -129,15 +136,17 @@ struct Pieces {
     branches: Vec<(u64, u64)>,
     /// The index of the piece of text that is refused.
     refused: Option<usize>,
+    /// The number of the next report.
+    report: u64,
 }
 
 impl Observer for Pieces {
-    fn code(&mut self, first: u64, text: &[u8], executed: u64) -> ControlFlow<()> {
+    fn code(&mut self, first: u64, text: &[u8], executed: u64) -> ControlFlow<(), u64> {
         if self.refused == Some(self.text.len()) {
             return ControlFlow::Break(());
         }
         self.text.push((first, text.to_vec(), executed));
-        ControlFlow::Continue(())
+        ControlFlow::Continue(self.report)
     }
 
     fn branches(
@@ -189,6 +198,24 @@ fn an_observer_gets_generated_code_as_a_whole() {
         let branches = [(2, 2), (8, 5), (12, 7), (2, 9), (8, 12), (12, 14)];
         assert_eq!(pieces.branches, branches.map(|(at, n)| (INSN + at, n)));
         assert_eq!((registers.general[1], registers.general[2]), (4, 2));
+    }
+}
+
+#[test]
+fn code_is_reported_again_after_a_report_of_other_code() {
+    let mut memory = Changing::new(&TEXT);
+    memory.is_generated = true;
+    let mut blocks = vec![Block::EMPTY; 4];
+    let mut pieces = Pieces::default();
+
+    for (report, replaced, want) in [(1, 0, 1), (2, 1, 1), (3, 2, 2), (4, 3, 2), (5, 4, 3)] {
+        let mut registers = at_text();
+        memory.pass += 1;
+        memory.replaced = replaced;
+        pieces.report = report;
+        let ran = interpret(&mut blocks, &mut registers, &mut memory, &mut pieces, 7);
+        assert_eq!((ran.executed, ran.ended), (7, Ended::Limit));
+        assert_eq!(pieces.text.len(), want, "{report}");
     }
 }
 

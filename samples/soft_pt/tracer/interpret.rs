@@ -85,14 +85,15 @@ impl Observer for Watch<'_, '_> {
         }
     }
 
-    fn code(&mut self, first: u64, text: &[u8], executed: u64) -> ControlFlow<()> {
+    fn code(&mut self, first: u64, text: &[u8], executed: u64) -> ControlFlow<(), u64> {
         if !self.traced {
-            return ControlFlow::Continue(());
+            return ControlFlow::Continue(u64::MAX);
         }
         self.executes(executed);
-        stepping::report_code(first, text);
+        let report = stepping::report_code(first, text);
+
         match cut(self.encoder, self.ring, first, Mode::Bits64) {
-            Ok(()) => ControlFlow::Continue(()),
+            Ok(()) => ControlFlow::Continue(report),
             Err(Full) => {
                 self.full = true;
                 ControlFlow::Break(())

@@ -206,9 +206,9 @@ impl Observer for Seen {
         ControlFlow::Continue(())
     }
 
-    fn code(&mut self, _first: u64, text: &[u8], _executed: u64) -> ControlFlow<()> {
+    fn code(&mut self, _first: u64, text: &[u8], _executed: u64) -> ControlFlow<(), u64> {
         assert!(!text.is_empty(), "nothing was reported");
-        ControlFlow::Continue(())
+        ControlFlow::Continue(u64::MAX)
     }
 
     fn branches(

@@ -292,6 +292,69 @@ static long changed_by_another(void)
 	return wrong;
 }
 
+#define TURNS 20
+
+/* `mov eax, 1; ret`, and `jmp +1; int3; xor eax, eax; ret`. */
+static const char before[] = "\xb8\x01\x00\x00\x00\xc3", between[] = "\xeb\x01\xcc\x31\xc0\xc3";
+static atomic_int turn;
+
+/* On a CPU of its own, if there is one. */
+static void stay_on(int cpu)
+{
+	cpu_set_t one;
+
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	sched_setaffinity(0, sizeof(one), &one);
+}
+
+static long calls(void)
+{
+	long sum = 0;
+
+	for (int i = 0; i < 8; i++)
+		sum += ((int (*)(void))shared)();
+	return sum;
+}
+
+static void *changes_back(void *with)
+{
+	unsigned int times = 0;
+
+	(void)with;
+	stay_on(1);
+	for (int i = 0; i < TURNS; i++) {
+		while (turn % 2 == 0)
+			pause_for(&times);
+		memcpy(shared, between, sizeof(between));
+		CHECK(calls() == 0);
+		memcpy(shared, before, sizeof(before));
+		turn++;
+	}
+	return NULL;
+}
+
+/* Another thread changes the code, executes it, and changes it back. */
+static long changed_back_by_another(void)
+{
+	unsigned int times = 0;
+	pthread_t other;
+	long sum = 0;
+
+	shared = CODE("");
+	memcpy(shared, before, sizeof(before));
+	other = thread(changes_back, NULL);
+	stay_on(0);
+	for (int i = 0; i < TURNS; i++) {
+		sum += calls();
+		turn++;
+		while (turn % 2 == 1)
+			pause_for(&times);
+	}
+	pthread_join(other, NULL);
+	return sum;
+}
+
 #define PLACES 500
 #define STRIDE 64
 
@@ -395,6 +458,7 @@ const struct stress code_cases[] = {
 	{ "code that writes itself", writes_itself },
 	{ "a loop that writes itself through another mapping", sums_itself },
 	{ "code that another thread writes", changed_by_another },
+	{ "code that another thread changes back", changed_back_by_another },
 	{ "code whose length another thread changes", resized_by_another },
 	{ "code that another thread protects", protected_by_another },
 	{ NULL, NULL },
