@@ -73,6 +73,7 @@
 mod bench;
 mod model;
 mod percpu;
+mod ring;
 mod sample;
 mod skip;
 mod tests;
@@ -83,7 +84,7 @@ pub use bench::{
     Nmi,
     Setup, //
 };
-pub use model::{
+pub use ring::{
     Padding,
     Record,
     Violation, //

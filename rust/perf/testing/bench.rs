@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! A driver with one event, one AUX area and one CPU, and perf replaced by [`Model`].
-//!
-//! The file is long, since one type has all actions.
 
-use super::model::{
-    Model,
-    Padding,
-    Record,
-    Ring,
-    Sampled,
-    Violation, //
+use super::{
+    model::Model,
+    ring::{
+        Ring,
+        Sampled,
+        Violation, //
+    }, //
 };
 use crate::{
     aux::{
@@ -30,20 +28,15 @@ use crate::{
     event::{
         Attr,
         Event,
-        Exclude,
         State, //
     },
     filter,
-    format::WORDS,
     module_ref,
     registration::CpuInfo, //
 };
 use auxcore::{
     guard::Pending,
-    ring::{
-        Pos,
-        Size, //
-    }, //
+    ring::Size, //
 };
 use core::{
     cell::UnsafeCell,
@@ -64,107 +57,15 @@ use kernel::{
     }, //
 };
 
-/// What user space requests: the event, and the ring that it maps.
-#[derive(Clone, Copy, Debug)]
-pub struct Setup {
-    /// `config`, `config1`, `config2` and `config3` of the attr.
-    pub config: [u64; WORDS],
-    /// `sample_period` of the attr, or `sample_freq`.
-    pub period: u64,
-    /// `freq` of the attr.
-    pub frequency: bool,
-    /// `exclude_*` of the attr.
-    pub exclude: Exclude,
-    /// Whether the event was made by `fork()` from one that is inherited.
-    pub inherited: bool,
-    /// Pages of the AUX ring: a power of two.
-    pub pages: usize,
-    /// `aux_watermark` of the attr, in bytes; 0 for half the ring.
-    pub watermark: u64,
-    /// How the ring is mapped.
-    pub mode: Mode,
-    /// Address filters that the PMU is described with.
-    pub filters: u32,
-    /// The event's CPU, which must be online; [`None`] for the one that the test is on.
-    pub cpu: Option<u32>,
-}
+mod memory;
+mod reader;
+mod setup;
 
-/// An event of a CPU with default attributes, and a ring of 4 pages in non-overwrite mode.
-impl Default for Setup {
-    fn default() -> Self {
-        Self {
-            config: [0; WORDS],
-            period: 0,
-            frequency: false,
-            exclude: Exclude::default(),
-            inherited: false,
-            pages: 4,
-            watermark: 0,
-            mode: Mode::Normal,
-            filters: 16,
-            cpu: None,
-        }
-    }
-}
-
-/// What perf does to an event in NMI.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Nmi {
-    /// The overflow of a sibling throttles the group: the event is stopped.
-    Stop,
-    /// The overflow of a sibling pauses the event.
-    Pause,
-    /// The overflow of a sibling resumes the event.
-    Resume,
-    /// The unit raises its interrupt.
-    Interrupt,
-}
-
-/// The pages of a ring, and the array of their addresses, as perf makes them.
-///
-/// # Invariants
-///
-/// Each address is that of a page from the page allocator, which is freed with `Self`.
-struct Memory(KVec<*mut c_void>);
-
-impl Memory {
-    fn new(pages: usize) -> Result<Self> {
-        let mut memory = Self(KVec::with_capacity(pages, GFP_KERNEL)?);
-
-        for _ in 0..pages {
-            // SAFETY: No requirements.
-            let address = unsafe { bindings::get_zeroed_page_noprof(bindings::GFP_KERNEL) };
-            let page = ptr::with_exposed_provenance_mut::<c_void>(address);
-            let page = NonNull::new(page).ok_or(ENOMEM)?;
-
-            // INVARIANT: Just allocated. There is space for it.
-            memory.0.push(page.as_ptr(), GFP_KERNEL)?;
-        }
-        Ok(memory)
-    }
-
-    fn byte(&self, offset: usize) -> Option<u8> {
-        let page = self.0.get(offset / PAGE_SIZE)?.cast::<u8>();
-        // SAFETY: Within the page.
-        let place = unsafe { page.add(offset % PAGE_SIZE) };
-
-        // SAFETY: Valid for reads, by the type invariant. Volatile, since the region writes through
-        // addresses of its own.
-        Some(unsafe { place.read_volatile() })
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        for page in &self.0 {
-            // CAST: A `c_ulong` is as wide as an address.
-            let address = page.expose_provenance() as c_ulong;
-
-            // SAFETY: From the page allocator, of order 0, by the type invariant.
-            unsafe { bindings::free_pages(address, 0) };
-        }
-    }
-}
+use memory::Memory;
+pub use setup::{
+    Nmi,
+    Setup, //
+};
 
 /// A driver on the bench: one event, one AUX area, and the event's CPU.
 ///
@@ -365,11 +266,11 @@ impl<T: AuxPmu> Bench<T> {
             return Err(EBUSY);
         }
 
-        let nr_pages = self.memory.0.len().try_into()?;
+        let nr_pages = self.memory.pages().try_into()?;
         let overwrite = self.ring().mode() == Mode::Overwrite;
         // SAFETY: The array holds the addresses of that many pages, which stay until the bench is
         // dropped; `unmap()` is called first.
-        let pages = unsafe { Pages::new(self.memory.0.as_mut_ptr(), nr_pages, overwrite)? };
+        let pages = unsafe { Pages::new(self.memory.addresses(), nr_pages, overwrite)? };
         // SAFETY: `event_init()` has succeeded; otherwise there is no bench.
         let event = unsafe { Event::<T>::from_raw(self.event()) };
         let data = self.driver.setup_aux(&event, &pages)?;
@@ -602,61 +503,6 @@ impl<T: AuxPmu> Bench<T> {
         on_cpu(self.cpu, |cpu| self.state.timers(cpu)).unwrap_or((None, None))
     }
 
-    /// User space reads all trace that it has not read yet. In non-overwrite mode that frees the
-    /// space, and user space enables the event again if perf has [disabled](Self::is_disabled) it.
-    ///
-    /// In overwrite mode it reads the whole ring, or as much of it as was written, the oldest byte
-    /// first.
-    pub fn read(&mut self) -> Result<KVec<u8>> {
-        let (from, to) = self.ring().unread();
-        let mut bytes = KVec::new();
-        let mut at = from;
-
-        while at != to {
-            let byte = self.byte(at.get()).ok_or(EINVAL)?;
-            bytes.push(byte, GFP_KERNEL)?;
-            at = at.advance(1);
-        }
-        if self.ring().mode() == Mode::Normal {
-            self.set_tail(to.get());
-        }
-
-        if self.ring().is_disabled() {
-            // perf's irq_work has taken the event off the CPU by now.
-            self.del();
-            self.ring_mut().enable();
-            self.add()?;
-        }
-        Ok(bytes)
-    }
-
-    /// The byte of the ring's memory where `position` lies, whether it was committed or not.
-    pub fn byte(&self, position: u64) -> Option<u8> {
-        let size = self.ring().size();
-
-        self.memory.byte(size.offset(Pos::new(position)))
-    }
-
-    /// The `PERF_RECORD_AUX`s so far, the oldest first.
-    pub fn records(&self) -> &[Record] {
-        self.ring().records()
-    }
-
-    /// The padding that was [skipped](crate::aux::Transaction::skip) so far, the oldest first.
-    pub fn paddings(&self) -> impl ExactSizeIterator<Item = Padding<'_>> {
-        self.ring().paddings()
-    }
-
-    /// `aux_head`: the position behind the newest byte that was committed.
-    pub fn head(&self) -> u64 {
-        self.ring().head().get()
-    }
-
-    /// Sets `aux_tail`, which user space may write at any time, and to anything.
-    pub fn set_tail(&mut self, tail: u64) {
-        self.ring_mut().set_tail(tail);
-    }
-
     /// The event's counter, as `read()` shows it.
     pub fn counter(&self) -> i64 {
         // SAFETY: The bench's own event.
@@ -675,21 +521,6 @@ impl<T: AuxPmu> Bench<T> {
     /// The event's CPU.
     pub fn cpu(&self) -> u32 {
         self.cpu
-    }
-
-    /// Whether a transaction is open.
-    pub fn is_open(&self) -> bool {
-        self.ring().is_open()
-    }
-
-    /// Whether perf has disabled the event for lack of space.
-    pub fn is_disabled(&self) -> bool {
-        self.ring().is_disabled()
-    }
-
-    /// The first violation of perf's rules.
-    pub fn violation(&self) -> Option<Violation> {
-        self.ring().violation()
     }
 
     /// The driver.

@@ -2,7 +2,7 @@
 
 //! AUX samples: records of another event that carry the newest trace.
 
-use super::model::Sampled;
+use super::ring::Sampled;
 use crate::{
     aux::{
         cpu::CpuState,
