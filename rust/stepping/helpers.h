@@ -16,7 +16,7 @@ struct module;
 struct pt_regs;
 struct task_struct;
 
-/* Called by the C part, defined in hooks.rs. */
+/* Called by the C part, defined in handlers.rs and hooks.rs. */
 bool rust_stepping_single_step(void);
 bool rust_stepping_invalid_opcode(void);
 void rust_stepping_breakpoint(unsigned long address);

@@ -36,6 +36,7 @@ use kernel::prelude::*;
 mod bindings;
 mod check;
 mod decoded;
+mod handlers;
 mod hooks;
 mod interpret;
 mod pending;

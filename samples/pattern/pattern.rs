@@ -171,7 +171,7 @@ impl Pmu for Pattern {
     }
 
     fn count_stop(&self, counting: &mut Counting<'_, Self>, mut unit: Unit) {
-        counting.event().leave(&mut unit);
+        unit.leave(counting.event());
     }
 }
 
@@ -285,7 +285,7 @@ impl AuxPmu for Pattern {
         let commit = if unit.lost.any() {
             unit.lose_and_leave(event, len, mode)
         } else {
-            event.leave(unit);
+            unit.leave(event);
             aux::Commit::new(len, aux::Loss::None)
         };
 

@@ -2,14 +2,7 @@
 
 //! An event's trace stream, over all starts and stops of the event.
 
-use super::{
-    config::Plan,
-    fault::{
-        Fault,
-        Line, //
-    },
-    unit::Unit, //
-};
+use super::config::Plan;
 use kernel::sync::atomic::{
     Atomic,
     Relaxed, //
@@ -28,7 +21,8 @@ pub(crate) struct Stream {
     runs: Atomic<u32>,
     /// Ticks so far in which the unit generated packets.
     ticks: Atomic<u64>,
-    /// Whether an interrupt of the last transaction is pending: see [`Fault::Pending`].
+    /// Whether an interrupt of the last transaction is pending: see
+    /// [`Fault::Pending`](super::fault::Fault::Pending).
     pending: Atomic<bool>,
     /// End of the last packet that a flat sink has copied, as a position in the stream.
     kept: Atomic<u64>,
@@ -92,27 +86,21 @@ impl Stream {
         self.owed.store(false, Relaxed);
     }
 
-    /// Ends a transaction or a counting period of `unit`, and saves the unit's place in the stream.
+    /// Records that this many transactions and counting periods are complete.
     #[inline]
-    pub(crate) fn leave(&self, unit: &mut Unit) {
-        unit.header.run = unit.header.run.wrapping_add(1);
-        self.runs.store(unit.header.run, Relaxed);
-        if unit.is_used() {
-            unit.rest();
-            self.pos.store(unit.header.pos, Relaxed);
-            if self.plan.fault != Fault::None {
-                self.carry(unit);
-            }
-        }
+    pub(crate) fn complete(&self, runs: u32) {
+        self.runs.store(runs, Relaxed);
     }
 
-    /// Saves the state of the unit that faults use in the next transaction.
-    #[cold]
-    fn carry(&self, unit: &mut Unit) {
-        let pending = unit.line.is_pending(self.plan.fault);
+    /// Records that so many bytes were generated.
+    #[inline]
+    pub(crate) fn reach(&self, pos: u64) {
+        self.pos.store(pos, Relaxed);
+    }
 
-        unit.line = Line::new(pending);
-        self.ticks.store(unit.ticks, Relaxed);
+    /// Saves what faults use in the next transaction.
+    pub(crate) fn carry(&self, ticks: u64, pending: bool) {
+        self.ticks.store(ticks, Relaxed);
         self.pending.store(pending, Relaxed);
     }
 }

@@ -130,7 +130,7 @@ impl Unit {
 
     /// Starts a transaction, or counting, at the current end of the stream. The unit is paused.
     ///
-    /// [`Stream::leave`] is the counterpart at stop.
+    /// [`leave`](Self::leave) is the counterpart at stop.
     #[inline]
     pub(crate) fn begin(&mut self, stream: &Stream, cpu: u32) -> Result {
         // Usually this unit was the last to continue the stream, and its state is current.
@@ -159,10 +159,29 @@ impl Unit {
         self.lost = Lost::default();
     }
 
-    /// Whether there was a tick since the last [`begin`](Self::begin).
+    /// Ends a transaction or a counting period, and saves the unit's place in the stream.
     #[inline]
-    pub(crate) fn is_used(&self) -> bool {
-        self.used
+    pub(crate) fn leave(&mut self, stream: &Stream) {
+        self.header.run = self.header.run.wrapping_add(1);
+        stream.complete(self.header.run);
+        if self.used {
+            // All but the losses and the state of faults is as at the beginning.
+            self.end = self.header.pos;
+            self.used = false;
+            stream.reach(self.header.pos);
+            if stream.plan.fault != Fault::None {
+                self.carry(stream);
+            }
+        }
+    }
+
+    /// Saves the state that faults use in the next transaction.
+    #[cold]
+    fn carry(&mut self, stream: &Stream) {
+        let pending = self.line.is_pending(stream.plan.fault);
+
+        self.line = Line::new(pending);
+        stream.carry(self.ticks, pending);
     }
 
     /// Ends a transaction with losses. Returns the commit of its `len` bytes.
@@ -171,15 +190,8 @@ impl Unit {
         let commit = self.lost.tell(len, mode);
 
         self.lost = Lost::default();
-        stream.leave(self);
+        self.leave(stream);
         commit
-    }
-
-    /// Resets the unit for the next transaction, except for losses and the state of faults.
-    #[inline]
-    pub(crate) fn rest(&mut self) {
-        self.end = self.header.pos;
-        self.used = false;
     }
 
     /// Sets the place in the table where the unit continues to write.

@@ -10,7 +10,8 @@
 //! - This file: the entry points, and the work that is left when the guard is released.
 //! - [`inner`]: the state that the guard protects, and the operations on it.
 //! - [`interrupt`]: interrupts of the unit, on its CPU and on others.
-//! - [`report`]: counters, tracepoints and errnos.
+//! - [`failure`]: why an event was not started.
+//! - [`report`]: counters and tracepoints.
 //!
 //! # Locks
 //!
@@ -60,17 +61,18 @@ use kernel::{
     types::Opaque, //
 };
 
+mod failure;
 mod inner;
 mod interrupt;
 mod report;
 
+pub(crate) use failure::Failure;
 use inner::{
     After,
     Inner,
     Locks,
     STOPPED, //
 };
-pub(crate) use report::Failure;
 
 /// The state of one CPU.
 ///

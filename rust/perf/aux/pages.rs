@@ -2,10 +2,7 @@
 
 //! The pages of an AUX area.
 
-use super::{
-    dma::Domain,
-    vmap::VirtualMapping, //
-};
+use super::dma::domain::Domain;
 use crate::bindings;
 use auxcore::{
     ring::Size,
@@ -218,14 +215,6 @@ impl Pages {
             // perf never makes one that is longer than what is left.
             len: len.min(left),
         })
-    }
-
-    /// Maps all pages in one piece, in the order of the AUX area, until the [`VirtualMapping`] is
-    /// dropped.
-    ///
-    /// To be called from a task that may sleep: in [`AuxPmu::setup_aux`](super::AuxPmu::setup_aux).
-    pub fn map(&self) -> Result<VirtualMapping> {
-        VirtualMapping::new(self)
     }
 
     /// The addresses of the pages, and their number.

@@ -91,7 +91,7 @@ unsafe impl Sync for Mapped {}
 
 impl VirtualMapping {
     #[inline(never)]
-    pub(super) fn new(pages: &Pages) -> Result<Self> {
+    fn new(pages: &Pages) -> Result<Self> {
         let (addresses, count) = pages.addresses();
         let count = count.try_into()?;
 
@@ -130,6 +130,16 @@ impl Drop for Mapped {
         // `DropInTask` ensures that. The kernel does not write through it. The framework relies on
         // the driver to quiesce a unit that got the address before the buffer is dropped.
         unsafe { bindings::rust_perf_vunmap(self.0.as_ptr().cast()) };
+    }
+}
+
+impl Pages {
+    /// Maps all pages in one piece, in the order of the AUX area, until the [`VirtualMapping`] is
+    /// dropped.
+    ///
+    /// To be called from a task that may sleep: in [`AuxPmu::setup_aux`](super::AuxPmu::setup_aux).
+    pub fn map(&self) -> Result<VirtualMapping> {
+        VirtualMapping::new(self)
     }
 }
 

@@ -5,7 +5,7 @@
 //! [`transaction`] begins and ends a transaction. This file has the operations that call it.
 
 use super::{
-    report::Failure,
+    failure::Failure,
     CpuState, //
 };
 use crate::{
