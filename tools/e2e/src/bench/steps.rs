@@ -15,8 +15,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::hint::black_box;
 use std::io::Read as _;
-use std::process::{Child, Command, Stdio};
-use std::thread;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
@@ -26,7 +25,7 @@ use rustix::process::getppid;
 use crate::events::probe::{bytes, Probe};
 use crate::module;
 use crate::soft_pt;
-use crate::soft_pt::stepped::Stepped;
+use crate::soft_pt::stepped::{waiting, Stepped};
 
 const PROGRAM: &[&str] = &["/bin/auxe2e", "workload", "calls"];
 /// Common programs that execute some millions of instructions. Programs that the guest lacks are left out.
@@ -132,31 +131,6 @@ fn interpreted(name: &str, program: &[&str]) -> Result<()> {
         stepped.counted, stepped.interpreted
     );
     Ok(())
-}
-
-/// Starts a shell that waits, and executes the program when its input is closed.
-pub fn waiting(program: &[&str]) -> Result<Child> {
-    let child = shell(program)?;
-    let path = format!("/proc/{}/stat", child.id());
-
-    // spawn() may return before the shell's own exec is complete. That exec would enable the event.
-    while !fs::read_to_string(&path)
-        .with_context(|| format!("cannot read {path}"))?
-        .contains("(busybox) S ")
-    {
-        thread::sleep(Duration::from_millis(1));
-    }
-    Ok(child)
-}
-
-fn shell(program: &[&str]) -> Result<Child> {
-    Command::new("/bin/busybox")
-        .args(["sh", "-c", "read line; exec \"$@\"", "sh"])
-        .args(program)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .context("cannot start a shell")
 }
 
 /// Closes the input. Returns the time until the program has ended.

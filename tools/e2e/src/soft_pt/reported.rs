@@ -14,12 +14,11 @@ use auxrec::sys::Event;
 use perfdata::{Attr, Read, SampleType};
 
 use super::{grows, traced, Victim, PROGRAM};
-use crate::bench::steps::waiting;
 use crate::events::probe::Probe;
 use crate::events::sampling::exported;
 use crate::events::siblings::PAUSE;
 use crate::module;
-use crate::soft_pt::stepped::{Mapped, Step, Stepped, TRACEPOINT};
+use crate::soft_pt::stepped::{waiting, Mapped, Step, Stepped, TRACEPOINT};
 
 /// The reasons of a step, as `Documentation/abi.md` numbers them.
 const FIRST: u32 = 0;

@@ -2,8 +2,11 @@
 
 //! The instructions of a traced program that `soft_pt` single-steps, by the tracepoint `rust_stepping:rust_stepping_step`.
 
+use std::fs;
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use auxrec::pmu::Pmus;
@@ -72,6 +75,31 @@ pub struct Mapped {
     pub offset: u64,
     /// The path of the file.
     pub path: String,
+}
+
+/// Starts a shell that waits, and executes the program when its input is closed.
+pub fn waiting(program: &[&str]) -> Result<Child> {
+    let child = shell(program)?;
+    let path = format!("/proc/{}/stat", child.id());
+
+    // spawn() may return before the shell's own exec is complete. That exec would enable the event.
+    while !fs::read_to_string(&path)
+        .with_context(|| format!("cannot read {path}"))?
+        .contains("(busybox) S ")
+    {
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(child)
+}
+
+fn shell(program: &[&str]) -> Result<Child> {
+    Command::new("/bin/busybox")
+        .args(["sh", "-c", "read line; exec \"$@\"", "sh"])
+        .args(program)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .context("cannot start a shell")
 }
 
 /// The results of a stepped program.
