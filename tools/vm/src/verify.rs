@@ -36,7 +36,7 @@ const fn part(name: &'static str, args: &'static str) -> Part {
 }
 
 /// All parts. Those that fail soonest are first.
-const PARTS: [Part; 40] = [
+const PARTS: [Part; 41] = [
     part("test", "test"),
     // Suites of which `make test` runs only some cases, or none.
     part("host", "test --suite host"),
@@ -51,7 +51,12 @@ const PARTS: [Part; 40] = [
     part("rt-matrix", "test --suite matrix --kernel rt"),
     part("rt-e2e", "test --suite e2e --kernel rt"),
     part("rt-conform", "test --suite conform --kernel rt"),
-    part("rt-exact", "test --suite exact --kernel rt"),
+    // The other cases run on the stock kernel, whichever kernel is asked for.
+    part("rt-exact", "test --suite exact --kernel rt --case soft_pt"),
+    part(
+        "rt-exact-kernel",
+        "test --suite exact --kernel rt --case code --case guest --case pairs --case samples",
+    ),
     part("debug-kbuild", "test --suite kbuild --kernel debug"),
     part("debug-kunit", "test --suite kunit --kernel debug"),
     part("debug-matrix", "test --suite matrix --kernel debug"),
