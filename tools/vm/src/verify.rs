@@ -51,7 +51,7 @@ const PARTS: [Part; 41] = [
     part("rt-matrix", "test --suite matrix --kernel rt"),
     part("rt-e2e", "test --suite e2e --kernel rt"),
     part("rt-conform", "test --suite conform --kernel rt"),
-    // The other cases run on the stock kernel, whichever kernel is asked for.
+    // The suite's other cases run on the stock kernel, whichever kernel is asked for.
     part("rt-exact", "test --suite exact --kernel rt --case soft_pt"),
     part(
         "rt-exact-kernel",
