@@ -3,6 +3,7 @@
 //! Faults on demand: the behaviour of a device that is broken or removed.
 
 use super::memory::{Memory, Refused};
+use super::walk::END;
 
 /// The kind of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub enum Kind {
     DmaStale,
     /// The next piece of trace is written to the page whose number is the argument.
     DmaWild,
-    /// The bits of the argument are inverted in the next entry that the unit reads.
+    /// The bits of the argument are inverted in the next entry of a region that the unit reads.
     Entry,
     /// The argument, which is signed, is added to `WRITTEN`.
     Written,
@@ -144,6 +145,11 @@ impl<M> Faulty<'_, M> {
 impl<M: Memory> Memory for Faulty<'_, M> {
     fn read(&mut self, address: u64, to: &mut [u8]) -> Result<(), Refused> {
         self.memory.read(address, to)?;
+        // An entry that leads to the next table has no `INT` and no `STOP` to invert.
+        let leads_on = to.first().is_some_and(|&byte| u64::from(byte) & END != 0);
+        if leads_on {
+            return Ok(());
+        }
         if let Some(bits) = self.take(Kind::Entry) {
             for (byte, bits) in to.iter_mut().zip(bits.to_le_bytes()) {
                 *byte ^= bits;

@@ -5,7 +5,7 @@
 use super::memory::{Memory, Refused};
 
 /// The entry leads to the next table.
-const END: u64 = 1 << 0;
+pub(super) const END: u64 = 1 << 0;
 /// The unit raises an interrupt when the region is full.
 const INT: u64 = 1 << 2;
 /// The unit stops when the region is full.

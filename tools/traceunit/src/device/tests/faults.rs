@@ -104,6 +104,19 @@ fn dma_goes_wrong_once() {
 }
 
 #[test]
+fn an_entry_that_leads_to_the_next_table_is_right() {
+    let mut bench = round(0, 0);
+    bench.write(CTRL, PATTERN);
+    bench.put(1, &[1; 4096]);
+    // The next entry has `END`, and the one behind it is that of a region, which gets `STOP`.
+    fault(&mut bench, 10, 1 << 4);
+    bench.put(1, &[1; 3 * 4096]);
+    assert_eq!((bench.read(ERROR), bench.read(STATUS)), (0, 2));
+    assert_eq!((bench.read(WRITTEN), bench.read(DROPPED)), (3 * 4096, 4096));
+    assert_eq!(bench.device.faults(), 1);
+}
+
+#[test]
 fn stale_bytes_stay_in_the_page() {
     for (written, stale) in [(4096 - 63, 63), (4096 - 64, 64), (4096, 0)] {
         let mut bench = round(0, 0);
