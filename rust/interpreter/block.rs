@@ -48,7 +48,8 @@ pub struct Block {
     compared: u64,
     /// The pass in which the text was read.
     filled: u64,
-    /// The number of the report if the text was reported to an observer.
+    /// The number of the report; [`None`] if no text is generated code. The largest number if the
+    /// observer has not wanted it.
     reported: Option<u64>,
     /// The number of words that were read from memory.
     read: usize,
@@ -137,7 +138,7 @@ impl Block {
         is_there
     }
 
-    /// Drops the block if its text was reported to an observer, so that it is reported again.
+    /// Drops the block if its text is generated code, so that it is reported again.
     /// Needed before another address space is used, which may have the same text at the same
     /// address.
     pub fn forget_reported(&mut self) {
@@ -146,7 +147,7 @@ impl Block {
         }
     }
 
-    /// Reports the text from byte `from` on to the observer, if it is generated code.
+    /// Reports the text from byte `from` on, if it is generated code that the observer wants.
     #[cold]
     pub(crate) fn report<M: Machine, O: Observer>(
         &mut self,
@@ -159,27 +160,27 @@ impl Block {
         if !task.machine.is_generated(first, last) {
             return ControlFlow::Continue(());
         }
+        if !task.observer.wants_code() {
+            self.reported = Some(u64::MAX);
+            return ControlFlow::Continue(());
+        }
         let bytes = bytes_of(&self.words);
         let start = (self.first & 7).wrapping_add(from);
         let start = usize::try_from(start).unwrap_or(0);
         let len = usize::try_from(self.len.wrapping_sub(from)).unwrap_or(0);
         let text = bytes.get(start..).and_then(|rest| rest.get(..len));
-        let reported = task
-            .observer
-            .code(first, text.unwrap_or(&[]), task.executed);
+        let text = text.unwrap_or(&[]);
+        let report = task.machine.report(first, text);
+        let outcome = task.observer.code(first, text, task.executed);
 
-        match reported {
-            ControlFlow::Continue(report) => {
-                // The text in front of `from` has an older report.
-                self.reported = Some(self.reported.map_or(report, |older| older.min(report)));
-                ControlFlow::Continue(())
-            }
-            ControlFlow::Break(()) => {
-                // The text is reported when the block is decoded again.
-                *self = Self::EMPTY;
-                ControlFlow::Break(())
-            }
+        if outcome.is_break() {
+            // The text is reported when the block is decoded again.
+            *self = Self::EMPTY;
+        } else {
+            // The text in front of `from` has an older report.
+            self.reported = Some(self.reported.map_or(report, |older| older.min(report)));
         }
+        outcome
     }
 
     /// Reads and decodes the text at `ip`. Returns whether it may be generated code.

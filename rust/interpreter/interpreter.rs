@@ -117,9 +117,17 @@ pub trait Machine {
         false
     }
 
-    /// Whether other code than that of `report` was reported later for these addresses: by another
-    /// observer, or for a single step. `report` is a result of [`Observer::code()`]. Called after
-    /// the text was compared.
+    /// Reports `text`, at address `first`, which is generated code. Called before the code is
+    /// executed for the first time, if the observer [wants](Observer::wants_code()) it. Returns a
+    /// number for [`is_replaced()`](Self::is_replaced).
+    fn report(&mut self, first: u64, text: &[u8]) -> u64 {
+        let _ = (first, text);
+        u64::MAX
+    }
+
+    /// Whether other code for these addresses was reported later than `report`: on another CPU, or
+    /// for a single step. `report` is a result of [`report()`](Self::report). Called after the text
+    /// was compared.
     fn is_replaced(&mut self, first: u64, last: u64, report: u64) -> bool {
         let _ = (first, last, report);
         false
@@ -227,13 +235,16 @@ pub trait Observer {
         ControlFlow::Continue(())
     }
 
-    /// `text`, at address `first`, is to be executed next, and is generated code: see
-    /// [`Machine::is_generated()`]. Called before newly decoded instructions are executed. On
-    /// [`ControlFlow::Break`] they are not executed. Otherwise returns a number for
-    /// [`Machine::is_replaced()`], the largest if the text need not be reported again.
-    fn code(&mut self, first: u64, text: &[u8], executed: u64) -> ControlFlow<(), u64> {
+    /// Whether generated code is to be reported.
+    fn wants_code(&self) -> bool {
+        true
+    }
+
+    /// `text`, at address `first`, is to be executed next, is generated code, and was
+    /// [reported](Machine::report()). On [`ControlFlow::Break`] it is not executed.
+    fn code(&mut self, first: u64, text: &[u8], executed: u64) -> ControlFlow<()> {
         let _ = (first, text, executed);
-        ControlFlow::Continue(u64::MAX)
+        ControlFlow::Continue(())
     }
 
     /// The branch at `from` was executed. `next` is the address behind the branch, and `to` is the

@@ -189,9 +189,9 @@ impl Pages {
 struct Once(Option<(Branch, u64)>, Vec<u8>);
 
 impl Observer for Once {
-    fn code(&mut self, _first: u64, text: &[u8], _executed: u64) -> ControlFlow<(), u64> {
+    fn code(&mut self, _first: u64, text: &[u8], _executed: u64) -> ControlFlow<()> {
         self.1 = text.to_vec();
-        ControlFlow::Continue(u64::MAX)
+        ControlFlow::Continue(())
     }
 
     fn branches(

@@ -52,7 +52,6 @@ mod work;
 
 pub use decoded::Decoded;
 pub use interpret::{
-    report_code,
     Reason, //
 };
 pub use interpreter::{

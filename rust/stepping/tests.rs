@@ -128,7 +128,7 @@ mod processor {
 mod reported {
     use crate::{
         bindings,
-        report_code, //
+        interpret, //
     };
     use kernel::prelude::*;
 
@@ -137,6 +137,11 @@ mod reported {
 
     /// The number of bytes after which addresses share a place in the table.
     const TABLE: u64 = 4096 * 64;
+
+    fn report_code(address: u64, text: &[u8]) -> u64 {
+        // SAFETY: Tests run in a task.
+        unsafe { interpret::report_code(address, text) }
+    }
 
     fn is_replaced(first: u64, last: u64, report: u64) -> bool {
         // SAFETY: Reading the table has no requirements.

@@ -20,6 +20,8 @@ struct Changing {
     /// The byte of the text that changes, and its new value.
     change: Option<(usize, u8)>,
     is_settled: bool,
+    /// The number of the next report.
+    report: u64,
     /// The newest report of other text.
     replaced: u64,
     pass: u64,
@@ -46,6 +48,7 @@ impl Changing {
             is_generated: false,
             change: None,
             is_settled: false,
+            report: 0,
             replaced: 0,
             pass: 0,
             compared: 0,
@@ -101,6 +104,10 @@ impl Machine for Changing {
         self.is_generated
     }
 
+    fn report(&mut self, _first: u64, _text: &[u8]) -> u64 {
+        self.report
+    }
+
     fn is_replaced(&mut self, _first: u64, _last: u64, report: u64) -> bool {
         self.replaced > report
     }
@@ -136,17 +143,15 @@ struct Pieces {
     branches: Vec<(u64, u64)>,
     /// The index of the piece of text that is refused.
     refused: Option<usize>,
-    /// The number of the next report.
-    report: u64,
 }
 
 impl Observer for Pieces {
-    fn code(&mut self, first: u64, text: &[u8], executed: u64) -> ControlFlow<(), u64> {
+    fn code(&mut self, first: u64, text: &[u8], executed: u64) -> ControlFlow<()> {
         if self.refused == Some(self.text.len()) {
             return ControlFlow::Break(());
         }
         self.text.push((first, text.to_vec(), executed));
-        ControlFlow::Continue(self.report)
+        ControlFlow::Continue(())
     }
 
     fn branches(
@@ -212,7 +217,7 @@ fn code_is_reported_again_after_a_report_of_other_code() {
         let mut registers = at_text();
         memory.pass += 1;
         memory.replaced = replaced;
-        pieces.report = report;
+        memory.report = report;
         let ran = interpret(&mut blocks, &mut registers, &mut memory, &mut pieces, 7);
         assert_eq!((ran.executed, ran.ended), (7, Ended::Limit));
         assert_eq!(pieces.text.len(), want, "{report}");

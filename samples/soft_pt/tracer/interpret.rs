@@ -85,15 +85,14 @@ impl Observer for Watch<'_, '_> {
         }
     }
 
-    fn code(&mut self, first: u64, text: &[u8], executed: u64) -> ControlFlow<(), u64> {
-        if !self.traced {
-            return ControlFlow::Continue(u64::MAX);
-        }
-        self.executes(executed);
-        let report = stepping::report_code(first, text);
+    fn wants_code(&self) -> bool {
+        self.traced
+    }
 
+    fn code(&mut self, first: u64, _text: &[u8], executed: u64) -> ControlFlow<()> {
+        self.executes(executed);
         match cut(self.encoder, self.ring, first, Mode::Bits64) {
-            Ok(()) => ControlFlow::Continue(report),
+            Ok(()) => ControlFlow::Continue(()),
             Err(Full) => {
                 self.full = true;
                 ControlFlow::Break(())

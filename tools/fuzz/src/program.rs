@@ -206,9 +206,9 @@ impl Observer for Seen {
         ControlFlow::Continue(())
     }
 
-    fn code(&mut self, _first: u64, text: &[u8], _executed: u64) -> ControlFlow<(), u64> {
+    fn code(&mut self, _first: u64, text: &[u8], _executed: u64) -> ControlFlow<()> {
         assert!(!text.is_empty(), "nothing was reported");
-        ControlFlow::Continue(u64::MAX)
+        ControlFlow::Continue(())
     }
 
     fn branches(
