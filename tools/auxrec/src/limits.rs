@@ -5,6 +5,7 @@
 use std::ffi::CStr;
 use std::io;
 
+use rustix::io::Errno;
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
 use crate::error::{Error, Result};
@@ -34,7 +35,7 @@ pub struct Limits {
     pub nofile: Option<u64>,
     /// Number of files that the recording has open.
     pub files: u64,
-    /// Whether a seccomp filter applies to the system calls of this process.
+    /// Whether a seccomp filter keeps `perf_event_open()` from the kernel.
     pub filtered: bool,
 }
 
@@ -75,7 +76,7 @@ impl Limits {
             may_perf: sys::capable(sys::CAP_PERFMON) || sys::capable(sys::CAP_SYS_ADMIN),
             nofile: getrlimit(Resource::Nofile).current,
             files: 0,
-            filtered: sys::is_filtered(),
+            filtered: sys::number(PARANOID).is_some() && sys::probe_call() != Errno::INVAL,
         }
     }
 
@@ -155,9 +156,8 @@ impl Limits {
     }
 
     /// Why a process is denied an event, and what to do.
-    fn denied(&self, error: rustix::io::Errno, event: &str, what: &str) -> String {
-        // For the events that the recorder opens, perf itself returns EACCES. So EPERM comes from a seccomp filter.
-        if self.filtered && error == rustix::io::Errno::PERM {
+    fn denied(&self, event: &str, what: &str) -> String {
+        if self.filtered {
             return self.no_call().to_owned();
         }
         if self.may_perf {
@@ -229,9 +229,8 @@ impl Limits {
     /// Explains a refusal to open an event.
     #[must_use]
     pub fn explain_open(&self, error: &io::Error, event: &str, what: &str) -> Error {
-        use rustix::io::Errno;
         let text = match Errno::from_io_error(error) {
-            Some(errno @ (Errno::ACCESS | Errno::PERM)) => self.denied(errno, event, what),
+            Some(Errno::ACCESS | Errno::PERM) => self.denied(event, what),
             Some(Errno::INVAL) => "the PMU refuses this set of terms, or this target; its driver may say more in the kernel log (dmesg). \
                  A PMU that is not of a CPU wants -a or -C, and one that cannot leave out user space or the kernel takes no modifier".to_owned(),
             Some(Errno::OPNOTSUPP) if with_modifier(event) != event => format!(
@@ -264,7 +263,6 @@ impl Limits {
     /// Explains a refusal to open an event for a control group.
     #[must_use]
     pub fn explain_cgroup(&self, error: &io::Error, event: &str, what: &str) -> Error {
-        use rustix::io::Errno;
         let why = match Errno::from_io_error(error) {
             // `cgroup_propagate_control()` computes the controllers of the root's children when a controller is enabled. Before that they
             // have none, although perf_event needs no enabling itself.
@@ -284,7 +282,6 @@ impl Limits {
     /// Explains a refusal to open the event of a trigger.
     #[must_use]
     pub fn explain_trigger(&self, error: &io::Error, event: &str, what: &str) -> Error {
-        use rustix::io::Errno;
         /// The kernel's `ENOTSUPP`, for which user space has no name.
         const ENOTSUPP: i32 = 524;
         let errno = Errno::from_io_error(error);
@@ -307,7 +304,6 @@ impl Limits {
         pmu: &str,
         what: &str,
     ) -> Error {
-        use rustix::io::Errno;
         let refused = matches!(
             Errno::from_io_error(error),
             Some(Errno::INVAL | Errno::OPNOTSUPP)
@@ -331,7 +327,6 @@ impl Limits {
     /// Explains a refusal of a filter.
     #[must_use]
     pub fn explain_filter(&self, error: &io::Error, filter: &CStr, event: &str) -> Error {
-        use rustix::io::Errno;
         let why = match Errno::from_io_error(error) {
             Some(Errno::OPNOTSUPP) => "the driver cannot filter by address in this way",
             Some(Errno::INVAL) => {
@@ -352,7 +347,6 @@ impl Limits {
     /// Explains a refusal to map a ring.
     #[must_use]
     pub fn explain_mmap(&self, error: &io::Error, ring: &str, each: u64, all: u64) -> Error {
-        use rustix::io::Errno;
         let text = match Errno::from_io_error(error) {
             Some(Errno::PERM) => format!(
                 "all rings together ({}) are more locked memory than is allowed: {}. Other programs that use perf count too. {}",

@@ -59,19 +59,15 @@ fn call(host: &Host) -> Option<Finding> {
     if host.call == Errno::INVAL {
         return None;
     }
-    let is = match (host.call, host.has_perf) {
+    let is = match (host.call, host.limits.filtered) {
         (Errno::NOSYS, false) => "perf_event_open() is not there".to_owned(),
         (errno, _) => format!("perf_event_open() does not reach the kernel ({errno})"),
-    };
-    let limits = Limits {
-        filtered: host.has_perf,
-        ..host.limits
     };
     Some(Finding::new(
         "perf_event_open",
         is,
         &["all recording"],
-        limits.no_call(),
+        host.limits.no_call(),
     ))
 }
 

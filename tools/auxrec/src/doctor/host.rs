@@ -25,8 +25,6 @@ pub struct Host {
     /// The errno of `perf_event_open()` for flags that no kernel knows. A kernel with perf events returns `EINVAL` before it examines
     /// anything else, so another errno is that of a seccomp filter.
     pub call: Errno,
-    /// Whether the kernel has perf events: `perf_event_paranoid` is there.
-    pub has_perf: bool,
     /// Whether the process is in a user namespace of its own, as in a rootless container.
     pub contained: bool,
     /// How far the kernel is locked down.
@@ -125,7 +123,6 @@ impl Host {
                 false => getrlimit(Resource::Nofile).maximum,
             },
             call: sys::probe_call(),
-            has_perf: fs::exists("/proc/sys/kernel/perf_event_paranoid").unwrap_or(false),
             contained: sys::is_contained(),
             lockdown: Lockdown::parse(&read("/sys/kernel/security/lockdown")),
             processor: Processor::parse(&cpuinfo_text),

@@ -112,20 +112,6 @@ pub fn is_contained() -> bool {
     fs::metadata("/proc/self/ns/user").is_ok_and(|meta| meta.ino() != INITIAL)
 }
 
-/// Whether a seccomp filter applies to the system calls of this process.
-pub fn is_filtered() -> bool {
-    let status = fs::read("/proc/self/status").unwrap_or_default();
-    has_filter(&String::from_utf8_lossy(&status))
-}
-
-/// Whether this content of `/proc/PID/status` shows a seccomp filter: mode 2 of `PR_GET_SECCOMP`.
-fn has_filter(status: &str) -> bool {
-    let mode = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Seccomp:"));
-    mode.is_some_and(|mode| mode.trim() == "2")
-}
-
 /// Number of the initial user namespace, `PROC_USER_INIT_INO` of `include/linux/proc_ns.h`.
 const INITIAL: u64 = 0xefff_fffd;
 
@@ -185,12 +171,5 @@ mod tests {
             let found = holds(status, namespace, CAP_IPC_LOCK);
             assert_eq!(found, held, "{status} {namespace:x?}");
         }
-    }
-
-    #[test]
-    fn filters() {
-        assert!(has_filter("Seccomp:\t2\nSeccomp_filters:\t1\n"));
-        assert!(!has_filter("Seccomp:\t0\nSeccomp_filters:\t0\n"));
-        assert!(!has_filter(""));
     }
 }
