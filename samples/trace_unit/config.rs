@@ -69,10 +69,6 @@ pub(crate) fn caps() -> &'static [sysfs::Attribute] {
 
 /// Maximum of `psb_period`: the highest bit of `psb_periods` in [`caps`].
 const PSB_PERIOD_MAX: u64 = 5;
-/// Value of `source`: the unit traces instructions.
-const INSTRUCTIONS: u64 = 0;
-/// Value of `source`: the unit generates the pattern.
-const PATTERN: u64 = 1;
 
 /// Register values for an event.
 #[derive(Clone, Copy)]
@@ -101,7 +97,7 @@ impl Asked {
         ];
         let control = match source {
             _ if sources >> source & 1 == 0 => return Err(EOPNOTSUPP),
-            INSTRUCTIONS => {
+            unit::INSTRUCTIONS => {
                 if config.pt() != config.branch()
                     || config.psb_period() > PSB_PERIOD_MAX
                     // `CYC` and `MTC` packets need time stamps.
@@ -120,7 +116,7 @@ impl Asked {
                     | flag(config.noretcomp() == 0, unit::RETURNS)
                     | config.psb_period() << unit::PSB_SHIFT
             }
-            PATTERN if of_instructions == [0; 9] => {
+            unit::PATTERN if of_instructions == [0; 9] => {
                 // The bytes of a pattern belong neither to the kernel nor to a program.
                 if exclude.kernel || exclude.user {
                     return Err(EOPNOTSUPP);
@@ -134,11 +130,6 @@ impl Asked {
             control: unit::ENABLE | source << unit::SOURCE_SHIFT | control,
             rate: if rate == 0 { 1000 } else { rate },
         })
-    }
-
-    /// Whether the source needs time to begin after the start.
-    pub(crate) fn is_awaited(self) -> bool {
-        self.control >> unit::SOURCE_SHIFT & 0xf == INSTRUCTIONS
     }
 }
 

@@ -2,7 +2,6 @@
 
 //! The registers of the device: see `Documentation/trace-unit.md`.
 
-use super::config::Asked;
 use kernel::{
     io::Io,
     pci, //
@@ -66,6 +65,10 @@ pub(crate) mod unit {
     pub(crate) const EVENT: u64 = 1 << 14;
     pub(crate) const PSB_SHIFT: u32 = 16;
     pub(crate) const MTC_SHIFT: u32 = 20;
+
+    /// Sources, four bits of `CTRL`. The first traces instructions.
+    pub(crate) const INSTRUCTIONS: u64 = 0;
+    pub(crate) const PATTERN: u64 = 1;
 
     /// Values of a range's four bits in `RANGES`.
     pub(crate) const RANGE_FILTER: u64 = 1;
@@ -139,16 +142,17 @@ impl UnitRegisters<'_> {
         status
     }
 
-    /// Starts the unit.
-    pub(crate) fn start(self, asked: Asked) {
-        self.write(asked.control, unit::CTRL);
+    /// Starts the unit. `control` is the value for `CTRL`.
+    pub(crate) fn start(self, control: u64) {
+        self.write(control, unit::CTRL);
         // If a reset has cleared the registers, the unit never runs: do not wait.
-        if asked.is_awaited() && self.has(asked.control) {
+        if control >> unit::SOURCE_SHIFT & 0xf == unit::INSTRUCTIONS && self.has(control) {
             self.wait_until_running();
         }
     }
 
-    /// Waits until the unit runs, stops or fails. The first start takes some milliseconds.
+    /// Waits until the unit runs, stops or fails. The first start of a unit that traces
+    /// instructions takes some milliseconds.
     fn wait_until_running(self) {
         let begun = unit::RUNNING | unit::STOPPED | unit::FAILED;
 
@@ -168,10 +172,10 @@ impl UnitRegisters<'_> {
         self.read(unit::CTRL) == Some(control)
     }
 
-    /// Stops the unit. Returns true when its last byte is in memory or the device is gone, and
-    /// false if the unit does not stop.
-    pub(crate) fn stop(self, asked: Asked) -> bool {
-        self.write(asked.control & !unit::ENABLE, unit::CTRL);
+    /// Stops the unit. `control` is the value of `CTRL`. Returns true when the unit's last byte is
+    /// in memory or the device is gone, and false if the unit does not stop.
+    pub(crate) fn stop(self, control: u64) -> bool {
+        self.write(control & !unit::ENABLE, unit::CTRL);
         (0..DRAIN_READS).any(|_| {
             self.read(unit::STATUS)
                 .is_none_or(|status| status & unit::RUNNING == 0)

@@ -262,7 +262,7 @@ impl Unit {
     /// units lose their state, and none writes any more.
     fn stop(&self, cpu: u32, asked: Asked) -> bool {
         let registers = self.registers.of(cpu);
-        let stopped = registers.stop(asked);
+        let stopped = registers.stop(asked.control);
 
         if !stopped {
             self.tell(Defect::NoStop);
@@ -439,7 +439,9 @@ impl AuxPmu for Unit {
     fn resume(&self, transaction: &mut aux::Transaction<'_, Self>, trace: &mut Trace) {
         if !trace.full {
             trace.paused = false;
-            self.registers.of(transaction.cpu().id()).start(trace.asked);
+            self.registers
+                .of(transaction.cpu().id())
+                .start(trace.asked.control);
         }
     }
 
@@ -494,7 +496,7 @@ impl AuxPmu for Unit {
         let written = trace.written(registers).filter(|_| kept).unwrap_or(0);
         let copied = sample.copy(transaction, written);
         if !trace.paused && kept {
-            registers.start(trace.asked);
+            registers.start(trace.asked.control);
         }
         copied
     }
