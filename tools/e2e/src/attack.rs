@@ -22,6 +22,17 @@ pub struct Attack {
     pub run: fn() -> Result<String>,
 }
 
+/// A case whose name is made when the program runs, and a function that runs it.
+pub type Named = (String, Box<dyn Fn() -> Result<String>>);
+
+impl Attack {
+    /// Each attack of a table.
+    pub fn named(table: &'static [Self]) -> impl Iterator<Item = Named> {
+        let named = |case: &'static Self| -> Named { (case.name.to_owned(), Box::new(case.run)) };
+        table.iter().map(named)
+    }
+}
+
 /// Makes an entry of a table of attacks.
 pub const fn attack(name: &'static str, run: fn() -> Result<String>) -> Attack {
     Attack { name, run }

@@ -14,8 +14,7 @@ use perfdata::Attr;
 use rustix::process::Pid;
 use rustix::thread::{sched_setaffinity, CpuSet};
 
-use crate::attack::{attack, sleep, traced, unpin, Attack, Victim};
-use crate::device;
+use crate::attack::{attack, sleep, traced, Attack, Victim};
 use crate::events::probe::Probe;
 use crate::ktap::Skip;
 use crate::module::{self, counter};
@@ -27,7 +26,6 @@ use crate::recording::{
 use crate::soft_pt;
 use crate::stream;
 use crate::wait::wait_for;
-use crate::workload::pin;
 
 /// The cases, with their names.
 pub const ALL: [(&str, Steps); 3] = [
@@ -224,61 +222,10 @@ fn newcomer(name: &str) -> Result<String> {
 }
 
 /// The cases that need no recorder.
-pub const ATTACKS: [Attack; 3] = [
+pub const ATTACKS: [Attack; 2] = [
     attack("CPU offline that fails and is rolled back", rolled_back),
-    attack("CPU offline moves the events of a unit for all CPUs", moved),
     attack("soft_pt: aux_head while a CPU goes and comes back", heads),
 ];
-
-/// The events of a unit that all CPUs share migrate when their CPU goes offline. Tracing continues without `PERF_EVENT_IOC_ENABLE`.
-fn moved() -> Result<String> {
-    const TIMES: u64 = 3;
-    if !Path::new(ONLINE).exists() {
-        bail!(Skip("this kernel cannot take CPU 1 offline"));
-    }
-    let mut bytes = 0;
-    for n in 0..TIMES {
-        // The unit's events are at first on the CPU where the PMU was registered. CPU 0 cannot go offline, so CPU 1 registers it.
-        pin(1)?;
-        let outcome = device::with(|| {
-            unpin()?;
-            one_move(n)
-        });
-        unpin()?;
-        // Even if the case failed, the next case needs two CPUs.
-        switch(true)?;
-        bytes += outcome?;
-    }
-    Ok(format!("{TIMES} times, {bytes} bytes"))
-}
-
-fn one_move(n: u64) -> Result<u64> {
-    let lives_on = |cpu: u32| {
-        let found = device::number("cpumask")?;
-        ensure!(found == cpu, "cpumask is {found} and not {cpu}");
-        let served = device::affinity()?;
-        ensure!(
-            served == cpu.to_string(),
-            "CPU {served} serves the interrupt, and not {cpu}"
-        );
-        Ok(())
-    };
-    lives_on(1)?;
-    // The area is larger than the trace that comes during a teardown: a full area would disable the event.
-    let mut traced = device::Traced::with(0, 128)?;
-    traced.more(4096)?;
-    // In the middle of a transfer, which takes 100 ms.
-    sleep(30 * n);
-    switch(false)?;
-    lives_on(0)?;
-    traced.goes_on(2 * 4096).context("after its CPU went")?;
-    switch(true)?;
-    traced
-        .goes_on(2 * 4096)
-        .context("after the CPU came back")?;
-    lives_on(0)?;
-    traced.ends()
-}
 
 /// The number of a hotplug state that is written here makes that step of CPU 1's teardown fail.
 const FAIL: &str = "/sys/devices/system/cpu/cpu1/hotplug/fail";

@@ -9,7 +9,8 @@ use anyhow::{ensure, Context, Result};
 use perfdata::{Attr, AuxFlags};
 
 use super::{attr, every_byte, follow, with, MODULE, PACKET};
-use crate::device::{messages, Named};
+use crate::attack::Named;
+use crate::device::kernel::messages;
 use crate::events::probe::{bytes, Probe};
 use crate::hostile::drivers::{accounted, Trace};
 use crate::module::counter;

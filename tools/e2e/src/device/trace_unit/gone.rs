@@ -12,7 +12,8 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use perfdata::AuxFlags;
 
-use super::{attr, device, every_byte, open, verify, DRIVER, MODULE, PMU};
+use super::{attr, every_byte, open, verify, DRIVER, MODULE, PMU};
+use crate::device::kernel::of_driver;
 use crate::events::probe::Probe;
 use crate::hostile::drivers::{accounted, Trace};
 use crate::ktap::Skip;
@@ -142,7 +143,7 @@ fn write(path: impl AsRef<Path>, text: &str) -> Result<()> {
 
 /// The driver is unbound from the device.
 pub fn unbound() -> Result<String> {
-    let name = device()?.1;
+    let name = of_driver(DRIVER)?.1;
     goes(
         Notice::Given,
         || write(Path::new(DRIVER).join("unbind"), &name),
@@ -154,7 +155,7 @@ pub fn unbound() -> Result<String> {
 pub fn removed() -> Result<String> {
     goes(
         Notice::Given,
-        || write(device()?.0.join("remove"), "1"),
+        || write(of_driver(DRIVER)?.0.join("remove"), "1"),
         || write("/sys/bus/pci/rescan", "1"),
     )
 }
@@ -169,7 +170,7 @@ pub fn powerless() -> Result<String> {
     goes(
         Notice::None,
         || {
-            let path = device()?.0;
+            let path = of_driver(DRIVER)?.0;
             slot.set(control | Slot::POWER_OFF)?;
             spin(Duration::from_millis(5));
             write(path.join("remove"), "1")
@@ -218,7 +219,7 @@ fn goes_on(what: impl Fn() -> Result<()>) -> Result<String> {
 /// The kernel resets the device on request of user space: it goes to D3 and back, and its registers are lost. A bus reset is not possible:
 /// the emulated port does not report its link afterwards, so the kernel regards the device as gone.
 pub fn reset() -> Result<String> {
-    let path = device()?.0;
+    let path = of_driver(DRIVER)?.0;
     let method = path.join("reset_method");
     if !method.exists() {
         bail!(Skip("this kernel can't reset the device"));

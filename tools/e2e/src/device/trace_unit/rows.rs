@@ -16,8 +16,7 @@ use pattern_codec::{Header, Piece, Reader};
 use perfdata::{Attr, Flags};
 
 use super::{attr, follow, with, MODULE, PACKET};
-use crate::attack::{software, CPU_CLOCK};
-use crate::device::Named;
+use crate::attack::{software, Named, CPU_CLOCK};
 use crate::events::probe::{bytes, Probe};
 use crate::hostile::drivers::{accounted, Trace};
 use crate::matrix::Target;

@@ -7,8 +7,9 @@ use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, Result};
 
-use super::super::device;
+use super::super::DRIVER;
 use super::{Kind, CPU};
+use crate::device::kernel::of_driver;
 
 /// The registers, which are behind a vendor-specific capability.
 pub(super) struct Registers {
@@ -19,7 +20,7 @@ pub(super) struct Registers {
 impl Registers {
     pub(super) fn open() -> Result<Self> {
         const VENDOR: u8 = 9;
-        let path = device()?.0.join("config");
+        let path = of_driver(DRIVER)?.0.join("config");
         let config = fs::File::options()
             .read(true)
             .write(true)
