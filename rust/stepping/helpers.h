@@ -91,6 +91,8 @@ unsigned long long rust_stepping_space(void);
 bool rust_stepping_reports_code(void);
 u64 rust_stepping_report_code(unsigned long address, const u8 *text,
 			      unsigned int len);
+int rust_stepping_report_nested(unsigned long address, const u8 *text,
+				unsigned int len, u64 *nested);
 bool rust_stepping_is_replaced(unsigned long first, unsigned long last,
 			       u64 report);
 bool rust_stepping_reports_steps(void);

@@ -60,7 +60,7 @@ struct Here<'a> {
 }
 
 impl<'a> Here<'a> {
-    /// Interrupts must be off, this must not be an NMI, and `pages` must have been renewed.
+    /// Interrupts must be off, and `pages` must have been renewed.
     fn new(pages: &'a mut Pages) -> Self {
         // SAFETY: Undone when this is dropped.
         unsafe { bindings::rust_stepping_access_begin() };
@@ -266,8 +266,7 @@ impl Machine for Here<'_> {
     }
 
     fn report(&mut self, first: u64, text: &[u8]) -> u64 {
-        // SAFETY: By `new()` this is no NMI.
-        unsafe { report_code(first, text) }
+        report_code(first, text)
     }
 
     fn is_replaced(&mut self, first: u64, last: u64, report: u64) -> bool {
@@ -524,17 +523,17 @@ impl Current<'_> {
     }
 
     /// Reports `text` at `address` by the tracepoint `rust_stepping_code`, if no file has this code. The task is
-    /// about to execute it, or has executed it. Returns whether no file has it. In an NMI, nothing is reported, and
-    /// the result is false.
+    /// about to execute it, or has executed it. Returns whether no file has it.
+    ///
+    /// In a probe of this tracepoint, nothing is reported. In an NMI neither, and the result is
+    /// false.
     pub fn report_generated(&self, address: u64, text: &[u8]) -> bool {
         let len = u64::try_from(text.len()).unwrap_or(0);
         let last = address.wrapping_add(len).wrapping_sub(1);
         let generated = !self.is_nmi() && !text.is_empty() && is_generated(address, last);
 
         if generated {
-            // SAFETY: `is_nmi()` says that `self` was not made in an NMI. It is neither `Send` nor
-            // `Sync`, so an NMI that comes later cannot have it.
-            unsafe { report_code(address, text) };
+            report_code(address, text);
         }
         generated
     }
@@ -575,17 +574,13 @@ impl Current<'_> {
 }
 
 /// Reports the current task's code at this address by the tracepoint `rust_stepping_code`. The
-/// caller knows that no file has it. Returns the result of [`Machine::report`].
-///
-/// # Safety
-///
-/// Not in an NMI: it may have interrupted a CPU that holds the lock which is taken here.
-pub(crate) unsafe fn report_code(address: u64, text: &[u8]) -> u64 {
+/// caller knows that no file has it. Returns the result of [`Machine::report`]. Does nothing in a
+/// probe of the tracepoint.
+pub(crate) fn report_code(address: u64, text: &[u8]) -> u64 {
     let Ok(len) = u32::try_from(text.len()) else {
         return u64::MAX;
     };
 
-    // SAFETY: `text` may be read for its length. This is no NMI, by the safety requirement. CAST: An
-    // address has 64 bits.
+    // SAFETY: `text` may be read for its length. CAST: An address has 64 bits.
     unsafe { bindings::rust_stepping_report_code(address as c_ulong, text.as_ptr(), len) }
 }

@@ -9,8 +9,12 @@
 #include <linux/bits.h>
 #include <linux/compiler.h>
 #include <linux/hash.h>
+#include <linux/irqflags.h>
+#include <linux/kconfig.h>
+#include <linux/limits.h>
 #include <linux/log2.h>
 #include <linux/minmax.h>
+#include <linux/percpu.h>
 #include <linux/spinlock.h>
 #include <linux/string.h>
 
@@ -37,6 +41,7 @@ struct line {
 static struct line lines[LINES];
 static u64 reports; /* The number of reports that have changed a line. */
 static DEFINE_RAW_SPINLOCK(reported_lock); /* Held to write to any of these. */
+static DEFINE_PER_CPU(bool, is_reporting); /* Whether the CPU has or wants it. */
 
 static struct line *line_at(u64 space, u64 number)
 {
@@ -68,16 +73,23 @@ static bool change(struct line *line, u64 space, u64 number, unsigned int start,
  * Reports code of the current task by the tracepoint. Returns a number for
  * rust_stepping_is_replaced(). The lock keeps the tracepoints of all CPUs in
  * the order of the numbers.
+ *
+ * A probe of the tracepoint may call a driver, with the lock held. Its reports
+ * are left out.
  */
 u64 rust_stepping_report_code(unsigned long address, const u8 *text,
 			      unsigned int len)
 {
-	u64 space = rust_stepping_space(), report, now;
+	u64 space = rust_stepping_space(), report = U64_MAX, now;
 	unsigned int start, part;
 	unsigned long flags;
 	struct line *line;
 
-	raw_spin_lock_irqsave(&reported_lock, flags);
+	local_irq_save(flags);
+	if (this_cpu_read(is_reporting))
+		goto out;
+	this_cpu_write(is_reporting, true);
+	raw_spin_lock(&reported_lock);
 	trace_rust_stepping_code(address, text, len);
 	report = reports;
 	now = report + 1;
@@ -91,9 +103,34 @@ u64 rust_stepping_report_code(unsigned long address, const u8 *text,
 		}
 	}
 	reports = report;
-	raw_spin_unlock_irqrestore(&reported_lock, flags);
+	raw_spin_unlock(&reported_lock);
+	this_cpu_write(is_reporting, false);
+out:
+	local_irq_restore(flags);
 	return report;
 }
+
+#if IS_ENABLED(CONFIG_KUNIT)
+static void report_again(void *nested, unsigned long address, const u8 *text,
+			 unsigned int len)
+{
+	*(u64 *)nested = rust_stepping_report_code(address, text, len);
+}
+
+/* Reports code, and again from a probe of the tracepoint. For tests. */
+int rust_stepping_report_nested(unsigned long address, const u8 *text,
+				unsigned int len, u64 *nested)
+{
+	int ret = register_trace_rust_stepping_code(report_again, nested);
+
+	if (ret)
+		return ret;
+	rust_stepping_report_code(address, text, len);
+	unregister_trace_rust_stepping_code(report_again, nested);
+	tracepoint_synchronize_unregister();
+	return 0;
+}
+#endif
 
 /*
  * Whether other code than that of @report was reported later, near these

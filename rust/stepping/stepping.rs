@@ -21,8 +21,8 @@
 //! - [`Registration`]: the client's registered tracer.
 //! - [`Following`]: a guard. While it exists, the tracer is called, and there is a [`Current`]
 //!   task. Without a guard, no task can be accessed, and system calls have no overhead.
-//! - [`Current`]: the task to which this CPU returns, its registers and its memory. After a step it can be
-//!   [interpreted](Current::interpret): its next instructions are executed without a trap.
+//! - [`Current`]: the task to which this CPU returns, its registers and its memory. After a step it
+//!   can be [interpreted](Current::interpret): its next instructions are executed without a trap.
 //!
 //! Safe code in a client can break a program by changing its registers, as a debugger can. It
 //! cannot access a task that has exited or that runs. No callback runs after the tracer or its
@@ -51,9 +51,7 @@ mod transit;
 mod work;
 
 pub use decoded::Decoded;
-pub use interpret::{
-    Reason, //
-};
+pub use interpret::Reason;
 pub use interpreter::{
     Branch,
     Ended,

@@ -128,20 +128,18 @@ mod processor {
 mod reported {
     use crate::{
         bindings,
-        interpret, //
+        interpret::report_code, //
     };
-    use kernel::prelude::*;
+    use kernel::{
+        error::to_result,
+        prelude::*, //
+    };
 
     /// An address of no program, in the middle of a line of the table.
     const AT: u64 = 0x7000_0000_0020;
 
     /// The number of bytes after which addresses share a place in the table.
     const TABLE: u64 = 4096 * 64;
-
-    fn report_code(address: u64, text: &[u8]) -> u64 {
-        // SAFETY: Tests run in a task.
-        unsafe { interpret::report_code(address, text) }
-    }
 
     fn is_replaced(first: u64, last: u64, report: u64) -> bool {
         // SAFETY: Reading the table has no requirements.
@@ -193,6 +191,21 @@ mod reported {
         assert!(is_replaced(AT, AT + 2, first));
         assert!(!is_replaced(AT, AT + 2, back));
         assert!(!is_replaced(AT + TABLE, AT + TABLE + 2, other));
+    }
+
+    #[test]
+    fn a_probe_of_the_tracepoint_reports_nothing() -> Result {
+        let text = [1, 2, 3];
+        let mut nested = 0;
+        // CAST: An address has 64 bits, and the length is 3.
+        let (at, len) = (AT as c_ulong, text.len() as c_uint);
+
+        // SAFETY: `text` may be read for its length, and `nested` be written.
+        to_result(unsafe {
+            bindings::rust_stepping_report_nested(at, text.as_ptr(), len, &mut nested)
+        })?;
+        assert_eq!(nested, u64::MAX);
+        Ok(())
     }
 
     #[test]
