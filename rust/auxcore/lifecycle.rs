@@ -113,7 +113,8 @@ impl Lifecycle {
         }
     }
 
-    /// perf adds an event, and starts it if `start` is set; [`None`] if another event owns the unit.
+    /// perf adds an event, and starts it if `start` is set; [`None`] if another event owns the
+    /// unit.
     ///
     /// It does not fail if the CPU is offline. Then the result is [`Action::None`], and the caller
     /// checks [`Self::is_online`].

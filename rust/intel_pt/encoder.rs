@@ -93,7 +93,8 @@ pub struct Config {
     pub ptw: bool,
     /// Whether a `FUP` with the address of the PTWRITE follows each `PTW`.
     pub fup_on_ptw: bool,
-    /// Whether there are packets of interrupts and exceptions, and of whether interrupts are enabled.
+    /// Whether there are packets of interrupts and exceptions, and of whether interrupts are
+    /// enabled.
     pub event: bool,
     /// Bytes between two `PSB`s. 0: only the first one.
     pub psb_period: u64,

@@ -98,7 +98,8 @@ impl Tnt {
         #[allow(clippy::as_conversions, clippy::cast_lossless)]
         let newest = taken as u64;
 
-        // INVARIANT: The end is below the `MAX`th bit, and moves up by one, or it is put there again.
+        // INVARIANT: The end is below the `MAX`th bit, and moves up by one, or it is put there
+        // again.
         self.0 = self.0 << 1 | newest;
         if self.0 > mask(Self::MAX + 1) {
             self.drop_oldest();

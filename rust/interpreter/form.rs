@@ -16,7 +16,8 @@ impl Form {
     /// stack.
     const OTHER: Self = Self(0);
 
-    /// The form of the instruction that `text` begins with. [`None`] if the interpreter does not know it.
+    /// The form of the instruction that `text` begins with. [`None`] if the interpreter does not
+    /// know it.
     pub fn of(text: &[u8]) -> Option<Self> {
         let mut op = Op::EMPTY;
 

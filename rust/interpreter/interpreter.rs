@@ -54,7 +54,8 @@ pub use op::{Float, How, Native, Width};
 /// The registers of user code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Registers {
-    /// In the order of their numbers: `rax`, `rcx`, `rdx`, `rbx`, `rsp`, `rbp`, `rsi`, `rdi`, `r8` to `r15`.
+    /// In the order of their numbers: `rax`, `rcx`, `rdx`, `rbx`, `rsp`, `rbp`, `rsi`, `rdi`, `r8`
+    /// to `r15`.
     pub general: [u64; 16],
     /// The address of the next instruction.
     pub ip: u64,
@@ -75,8 +76,8 @@ pub struct Values {
 
 /// The memory of user code, and the processor.
 ///
-/// By default no code is generated, every form is trusted, and there are neither vector registers nor a known
-/// base of `fs`: instructions that need these are left to the processor.
+/// By default no code is generated, every form is trusted, and there are neither vector registers
+/// nor a known base of `fs`: instructions that need these are left to the processor.
 pub trait Machine {
     /// Reads a number by one access. [`None`] if the access faults; then nothing has changed.
     fn load(&mut self, address: u64, width: Width) -> Option<u64>;
@@ -283,8 +284,9 @@ pub struct PtWrite {
 }
 
 impl PtWrite {
-    /// The PTWRITE that `text` begins with, for a task with these registers. [`None`] if `text` begins with another
-    /// instruction, if the interpreter leaves it to the processor, or if the operand cannot be read.
+    /// The PTWRITE that `text` begins with, for a task with these registers. [`None`] if `text`
+    /// begins with another instruction, if the interpreter leaves it to the processor, or if the
+    /// operand cannot be read.
     pub fn of(text: &[u8], registers: &Registers, machine: &mut impl Machine) -> Option<Self> {
         let mut op = Op::EMPTY;
 

@@ -260,8 +260,8 @@ unsafe extern "C" fn stop<T: Pmu>(event: *mut bindings::perf_event, _flags: c_in
 
 /// # Safety
 ///
-/// Called by perf: interrupts off, perhaps in NMI. On the event's CPU, or for an event that does not
-/// run.
+/// Called by perf: interrupts off, perhaps in NMI. On the event's CPU, or for an event that does
+/// not run.
 unsafe extern "C" fn read<T: Pmu>(event: *mut bindings::perf_event) {
     if !T::HAS_COUNT_READ {
         return;

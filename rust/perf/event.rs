@@ -152,7 +152,8 @@ impl<'a, C: format::Config> Attr<'a, C> {
 
         // SAFETY: Valid by the safety requirement; set before `event_init()`.
         let cpu = unsafe { (*event.as_ptr()).cpu };
-        // SAFETY: Valid by the safety requirement; perf sets the bit for tasks before `event_init()`.
+        // SAFETY: Valid by the safety requirement; perf sets the bit for tasks before
+        // `event_init()`.
         let attach_state = unsafe { (*event.as_ptr()).attach_state };
         let target = match (
             u32::try_from(cpu),
@@ -359,8 +360,8 @@ impl<'a, T: Pmu> Event<'a, T> {
     /// Adds `n` to the counter.
     #[inline]
     pub(crate) fn count(&self, n: u64, _cpu: &context::Cpu) {
-        // SAFETY: Live by the type invariant. The callbacks of an event run on its CPU, and `_cpu` is
-        // proof that this is one, with interrupts off.
+        // SAFETY: Live by the type invariant. The callbacks of an event run on its CPU, and `_cpu`
+        // is proof that this is one, with interrupts off.
         unsafe { bindings::rust_perf_event_count(self.as_ptr(), n) };
     }
 

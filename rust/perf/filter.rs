@@ -205,8 +205,8 @@ pub(crate) unsafe fn of_list(
 ///
 /// # Invariants
 ///
-/// The list is written in [`Self::sync`] only: on the event's CPU, while no transaction of the event
-/// is open.
+/// The list is written in [`Self::sync`] only: on the event's CPU, while no transaction of the
+/// event is open.
 pub(crate) struct Filters(UnsafeCell<KVec<Filter>>);
 
 // SAFETY: Written on the event's CPU while no transaction of the event is open, by the type
@@ -309,8 +309,8 @@ impl List {
             filters.push(filter, GFP_KERNEL)?;
         }
         let first = core::ptr::from_mut(&mut *head);
-        // SAFETY: `last` points to the head or to the entry of the last filter: boxed, owned by this
-        // function, and without a reference to it now.
+        // SAFETY: `last` points to the head or to the entry of the last filter: boxed, owned by
+        // this function, and without a reference to it now.
         unsafe { (*last).next = first };
 
         Ok(Self {
@@ -387,9 +387,9 @@ mod tests {
             let mut list = List::new([(FILTER, 0, size, in_file)])?;
             let found = bindings::perf_addr_filter_range { start, size };
 
-            // SAFETY: The list and the range are the test's own: one filter, one range. `filters` is
-            // the test's own too: no event has it, so no transaction is open, and no other CPU or
-            // interrupt uses it.
+            // SAFETY: The list and the range are the test's own: one filter, one range. `filters`
+            // is the test's own too: no event has it, so no transaction is open, and no other CPU
+            // or interrupt uses it.
             unsafe { filters.sync(list.head(), &found) };
             let expected = Filter {
                 action: Action::Filter,
@@ -401,8 +401,9 @@ mod tests {
 
         // User space removes all filters.
         let mut list = List::new([])?;
-        // SAFETY: The list is the test's own and empty, so no range is read. `filters` is the test's
-        // own too: no event has it, so no transaction is open, and no other CPU or interrupt uses it.
+        // SAFETY: The list is the test's own and empty, so no range is read. `filters` is the
+        // test's own too: no event has it, so no transaction is open, and no other CPU or interrupt
+        // uses it.
         unsafe { filters.sync(list.head(), ptr::null()) };
         // SAFETY: Nothing writes to them meanwhile.
         assert!(unsafe { filters.get() }.is_empty());

@@ -3,8 +3,8 @@
 //! CPU hotplug.
 //!
 //! When a CPU goes offline, the framework ends its transaction and begins none any more. Then it
-//! calls the driver's `cpu_offline()`: by then no unit uses the resources that the driver frees. perf
-//! deletes its events from the CPU later, and finds them stopped.
+//! calls the driver's `cpu_offline()`: by then no unit uses the resources that the driver frees.
+//! perf deletes its events from the CPU later, and finds them stopped.
 //!
 //! C header: [`include/linux/cpuhotplug.h`](srctree/include/linux/cpuhotplug.h)
 

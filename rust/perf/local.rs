@@ -51,8 +51,8 @@ impl<T: Word> Local<T> {
     /// is lost.
     #[inline]
     pub(crate) fn set(&self, value: T) {
-        // SAFETY: `self` is valid for writes and aligned. An access at the same time is no data race,
-        // by the type invariant.
+        // SAFETY: `self` is valid for writes and aligned. An access at the same time is no data
+        // race, by the type invariant.
         unsafe { self.0.get().write_volatile(value) }
     }
 }

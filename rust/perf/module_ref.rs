@@ -32,8 +32,8 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// The header of an object whose code is in the module `M`. [`release`] calls `end`, which frees
-    /// the object.
+    /// The header of an object whose code is in the module `M`. [`release`] calls `end`, which
+    /// frees the object.
     pub(crate) fn new<M: ModuleMetadata>(end: unsafe fn(NonNull<Header>)) -> Self {
         // INVARIANT: By the safety requirements of `release()` and of its callers.
         Self {

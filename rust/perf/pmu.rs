@@ -79,8 +79,8 @@ impl Capabilities {
 /// A PMU: its events and their counters.
 ///
 /// A PMU with an AUX area implements [`AuxPmu`](crate::AuxPmu) as well. One without is a counter:
-/// it has [`count_start`](Self::count_start) and [`count_stop`](Self::count_stop), and any number of
-/// its events count at the same time.
+/// it has [`count_start`](Self::count_start) and [`count_stop`](Self::count_stop), and any number
+/// of its events count at the same time.
 ///
 /// The value that [`event_init`](Self::event_init) returns belongs to the event. The value that
 /// [`count_start`](Self::count_start) returns belongs to the event until it is stopped.

@@ -529,7 +529,8 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
     /// # Safety
     ///
     /// `event` must be an event of a PMU that is a `Registered<T, K>`, and hold it (as every event
-    /// does until it is freed or the PMU is unregistered) during the lifetime that the caller picks.
+    /// does until it is freed or the PMU is unregistered) during the lifetime that the caller
+    /// picks.
     #[inline]
     pub(crate) unsafe fn of<'a>(event: NonNull<bindings::perf_event>) -> &'a Self {
         // SAFETY: Live by the safety requirement.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Compares the interpreter with the processor that this runs on: each form of instruction on a table of values.
+//! Compares the interpreter with the processor that this runs on: each form of instruction on a
+//! table of values.
 //!
-//! Manuals leave flags undefined, and processors have errata. A form that differs is left to the processor.
+//! Manuals leave flags undefined, and processors have errata. A form that differs is left to the
+//! processor.
 
 // Tests on the host include this file under another module.
 #[path = "check/cases.rs"]
@@ -75,8 +77,8 @@ struct Registered<'a, P> {
 /// # Safety
 ///
 /// - The processor must have the instructions for which [`knows()`](Self::knows) returns true.
-/// - While [`with_vectors()`](Self::with_vectors) calls its argument, the vector registers must be the caller's, with
-///   all floating-point exceptions masked.
+/// - While [`with_vectors()`](Self::with_vectors) calls its argument, the vector registers must be
+///   the caller's, with all floating-point exceptions masked.
 pub(crate) unsafe trait Processor {
     /// Whether the processor has the instruction.
     fn knows(&self, native: Native) -> bool;
@@ -158,8 +160,8 @@ impl<P: Processor> Machine for Registered<'_, P> {
         if !self.processor.knows(native) {
             return None;
         }
-        // SAFETY: The interpreter has found that a quotient fits. The processor knows the instruction, by the
-        // trait's contract.
+        // SAFETY: The interpreter has found that a quotient fits. The processor knows the
+        // instruction, by the trait's contract.
         unsafe { self.processor.compute(native, width, [a, b, c], flags) }
     }
 
@@ -171,8 +173,8 @@ impl<P: Processor> Machine for Registered<'_, P> {
         a: u64,
         b: u64,
     ) -> Option<Values> {
-        // SAFETY: Only instructions of `VECTORS` come here, which are interpreted in `with_vectors()`: by the
-        // trait's contract the vector registers are the caller's.
+        // SAFETY: Only instructions of `VECTORS` come here, which are interpreted in
+        // `with_vectors()`: by the trait's contract the vector registers are the caller's.
         unsafe { processor::float(float, double, width, a, b) }
     }
 }

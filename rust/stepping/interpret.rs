@@ -92,8 +92,9 @@ impl<'a> Here<'a> {
     ) -> Option<()> {
         let function = (*moves.get(usize::from(number & 15))?)?;
 
-        // SAFETY: The task's own register, with interrupts off, while it does not run user code; the function keeps to
-        // user space, and does not wait for a page, by `new()`. CAST: An address has 64 bits.
+        // SAFETY: The task's own register, with interrupts off, while it does not run user code;
+        // the function keeps to user space, and does not wait for a page, by `new()`. CAST: An
+        // address has 64 bits.
         unsafe { function(address as c_ulong) }.then_some(())
     }
 }
@@ -133,8 +134,8 @@ impl Machine for Here<'_> {
             Width::B4 => bindings::rust_stepping_load_4,
             Width::B8 => bindings::rust_stepping_load_8,
         };
-        // SAFETY: The function keeps to user space, and does not wait for a page, by `new()`. CAST: An
-        // address has 64 bits.
+        // SAFETY: The function keeps to user space, and does not wait for a page, by `new()`. CAST:
+        // An address has 64 bits.
         let loaded = unsafe { load(address as c_ulong) };
 
         loaded.is_there.then_some(loaded.value)
@@ -149,8 +150,8 @@ impl Machine for Here<'_> {
             Width::B8 => bindings::rust_stepping_store_8,
         };
 
-        // SAFETY: The function keeps to user space, and does not wait for a page, by `new()`. CAST: An
-        // address has 64 bits.
+        // SAFETY: The function keeps to user space, and does not wait for a page, by `new()`. CAST:
+        // An address has 64 bits.
         unsafe { store(address as c_ulong, value) }.then_some(())
     }
 
@@ -161,8 +162,8 @@ impl Machine for Here<'_> {
             Width::B4 => bindings::rust_stepping_replace_4,
             Width::B8 => bindings::rust_stepping_replace_8,
         };
-        // SAFETY: The function keeps to user space, and does not wait for a page, by `new()`. CAST: An
-        // address has 64 bits.
+        // SAFETY: The function keeps to user space, and does not wait for a page, by `new()`. CAST:
+        // An address has 64 bits.
         let replaced = unsafe { replace(address as c_ulong, old, new) };
 
         replaced.is_there.then_some(replaced.value != 0)
@@ -210,8 +211,8 @@ impl Machine for Here<'_> {
             How::Whole => bindings::rust_stepping_vector_set_whole,
         };
 
-        // SAFETY: `value` may be read. The task's own register, with interrupts off; the task does not run
-        // user code.
+        // SAFETY: `value` may be read. The task's own register, with interrupts off; the task does
+        // not run user code.
         unsafe { set(number.into(), value.as_ptr()) }.then_some(())
     }
 
@@ -229,8 +230,8 @@ impl Machine for Here<'_> {
             return false;
         }
 
-        // SAFETY: `words` may be written for its length; the function checks that the address is in user
-        // space, and does not wait for a page, by `new()`. CAST: An address has 64 bits.
+        // SAFETY: `words` may be written for its length; the function checks that the address is in
+        // user space, and does not wait for a page, by `new()`. CAST: An address has 64 bits.
         unsafe { bindings::rust_stepping_text(address as c_ulong, words.as_mut_ptr(), len) }
     }
 
@@ -243,8 +244,8 @@ impl Machine for Here<'_> {
             return false;
         }
 
-        // SAFETY: `words` may be read for its length; the function checks that the address is in user space,
-        // and does not wait for a page, by `new()`. CAST: An address has 64 bits.
+        // SAFETY: `words` may be read for its length; the function checks that the address is in
+        // user space, and does not wait for a page, by `new()`. CAST: An address has 64 bits.
         unsafe {
             bindings::rust_stepping_has_text(address as c_ulong, words.as_ptr(), len, first, last)
         }
@@ -322,8 +323,8 @@ impl Machine for Here<'_> {
         if !unsafe { bindings::rust_stepping_vector_are_there() } {
             return None;
         }
-        // SAFETY: The registers are the task's, which does not run user code; interrupts are off, so nothing
-        // else uses them.
+        // SAFETY: The registers are the task's, which does not run user code; interrupts are off,
+        // so nothing else uses them.
         unsafe { processor::float(float, double, width, a, b) }
     }
 }
@@ -331,8 +332,8 @@ impl Machine for Here<'_> {
 /// The processor of this machine.
 struct This;
 
-// SAFETY: The kernel knows what the processor has. `rust_stepping_vectors_begin()` gives the vector registers to its
-// caller until `rust_stepping_vectors_end()`, and masks all exceptions.
+// SAFETY: The kernel knows what the processor has. `rust_stepping_vectors_begin()` gives the vector
+// registers to its caller until `rust_stepping_vectors_end()`, and masks all exceptions.
 unsafe impl check::Processor for This {
     fn knows(&self, native: Native) -> bool {
         knows(native)
@@ -462,9 +463,10 @@ impl Current<'_> {
         Some(ran)
     }
 
-    /// Operand and width of the PTWRITE at `ip`, which is the task's next instruction or the one that it has just
-    /// executed. [`None`] if another instruction is there, if the interpreter leaves the instruction to the
-    /// processor, or if the operand cannot be read without a page fault.
+    /// Operand and width of the PTWRITE at `ip`, which is the task's next instruction or the one
+    /// that it has just executed. [`None`] if another instruction is there, if the interpreter
+    /// leaves the instruction to the processor, or if the operand cannot be read without a page
+    /// fault.
     pub fn ptwrite(&mut self, ip: u64) -> Option<(u64, Width)> {
         self.find_ptwrite(ip)
             .map(|found| (found.operand, found.width))
@@ -485,8 +487,8 @@ impl Current<'_> {
         // The processor clears this flag after each instruction. It sets the flag when it reports a
         // fault.
         frame.flags &= !RESUME_FLAG;
-        // SAFETY: Live, by the type invariant, and there is no reference to it; the task, which alone would write
-        // to it, does not run user code.
+        // SAFETY: Live, by the type invariant, and there is no reference to it; the task, which
+        // alone would write to it, does not run user code.
         unsafe { raw.write(frame) };
         true
     }
@@ -509,8 +511,8 @@ impl Current<'_> {
         PtWrite::of(text.get(..len)?, &registers, &mut here)
     }
 
-    /// Whether the task has taken the Jcc or JRCXZ at `ip`, which it has just executed. [`None`] if another
-    /// instruction is there, or one that the interpreter leaves to the processor.
+    /// Whether the task has taken the Jcc or JRCXZ at `ip`, which it has just executed. [`None`] if
+    /// another instruction is there, or one that the interpreter leaves to the processor.
     pub fn is_taken(&mut self, ip: u64) -> Option<bool> {
         let mut text = [0; LEN_MAX];
         let len = self.read(ip, &mut text);
@@ -522,8 +524,8 @@ impl Current<'_> {
         interpreter::is_taken(text.get(..len)?, &registers)
     }
 
-    /// Reports `text` at `address` by the tracepoint `rust_stepping_code`, if no file has this code. The task is
-    /// about to execute it, or has executed it. Returns whether no file has it.
+    /// Reports `text` at `address` by the tracepoint `rust_stepping_code`, if no file has this
+    /// code. The task is about to execute it, or has executed it. Returns whether no file has it.
     ///
     /// In a probe of this tracepoint, nothing is reported. In an NMI neither, and the result is
     /// false.
@@ -558,8 +560,8 @@ impl Current<'_> {
         let mut text = [0; LEN_MAX];
         let len = self.read(address, &mut text);
 
-        // SAFETY: `text` may be read for `len` bytes, which are no more than it has. CAST: An address has 64
-        // bits; the others are small.
+        // SAFETY: `text` may be read for `len` bytes, which are no more than it has. CAST: An
+        // address has 64 bits; the others are small.
         unsafe {
             bindings::rust_stepping_report_step(
                 address as c_ulong,

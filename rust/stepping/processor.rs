@@ -27,8 +27,8 @@ macro_rules! computed {
         let after: u64;
 
         // SAFETY: The instruction computes on registers that are operands; it does not fault: the
-        // caller has excluded quotients that do not fit, and instructions that are not known. The stack is
-        // as before.
+        // caller has excluded quotients that do not fit, and instructions that are not known. The
+        // stack is as before.
         unsafe {
             asm!(
                 // Sets OF if `al` is 1. The next instruction sets the other flags.
@@ -123,8 +123,8 @@ macro_rules! double {
 fn keeps_overflow() -> bool {
     let after: u64;
 
-    // SAFETY: The instructions change a register that is an operand, and flags, which assembly may change. They
-    // touch neither memory nor the stack, and do not fault.
+    // SAFETY: The instructions change a register that is an operand, and flags, which assembly may
+    // change. They touch neither memory nor the stack, and do not fault.
     unsafe {
         asm!(
             // These set OF. A rotation of 0 that changes OF clears it.
@@ -253,9 +253,9 @@ macro_rules! float {
         let mut low = $a;
         let flags: u64;
 
-        // SAFETY: The instruction computes on registers: general ones that are operands, and two vector
-        // registers, which are as before afterwards: `saved` has space for both. It does not fault: the caller
-        // has found all exceptions masked. The stack is as before.
+        // SAFETY: The instruction computes on registers: general ones that are operands, and two
+        // vector registers, which are as before afterwards: `saved` has space for both. It does not
+        // fault: the caller has found all exceptions masked. The stack is as before.
         unsafe {
             asm!(
                 "movups [{saved}], xmm0",
@@ -297,7 +297,8 @@ const MASKED: u32 = 0x1f80;
 ///
 /// # Safety
 ///
-/// The vector registers, and MXCSR, must be those of the user code, and nothing else may use them meanwhile.
+/// The vector registers, and MXCSR, must be those of the user code, and nothing else may use them
+/// meanwhile.
 pub(crate) unsafe fn float(
     float: Float,
     double: bool,

@@ -90,7 +90,8 @@ struct Here;
 macro_rules! load {
     ($type:ty, $address:ident) => {{
         let place = std::ptr::with_exposed_provenance::<$type>(usize::try_from($address).ok()?);
-        // SAFETY: The functions here are compiled: what they read is their text, their stack or a constant.
+        // SAFETY: The functions here are compiled: what they read is their text, their stack or a
+        // constant.
         u64::from(unsafe { place.read_unaligned() })
     }};
 }
@@ -101,7 +102,8 @@ macro_rules! store {
         let place = usize::try_from($address).ok()?;
         let place = std::ptr::with_exposed_provenance_mut::<$type>(place);
         let bytes = *$value.to_le_bytes().first_chunk()?;
-        // SAFETY: The functions here are compiled: they write to their stack, which nothing else uses.
+        // SAFETY: The functions here are compiled: they write to their stack, which nothing else
+        // uses.
         unsafe { place.write_unaligned(<$type>::from_le_bytes(bytes)) }
     }};
 }
@@ -169,8 +171,8 @@ impl Machine for Here {
         c: u64,
         flags: u64,
     ) -> Option<Values> {
-        // SAFETY: The interpreter asks for no quotient that does not fit. The functions here are compiled for
-        // this processor, so it knows the instruction.
+        // SAFETY: The interpreter asks for no quotient that does not fit. The functions here are
+        // compiled for this processor, so it knows the instruction.
         unsafe { stepping_processor::compute(native, width, a, b, c, flags) }
     }
 
@@ -193,8 +195,8 @@ fn text(address: u64, words: usize) -> Option<&'static [u64]> {
         return None;
     }
     let place = std::ptr::with_exposed_provenance(usize::try_from(address).ok()?);
-    // SAFETY: In the text of this program, which stays and does not change. It goes on behind the functions
-    // here, with those of the standard library.
+    // SAFETY: In the text of this program, which stays and does not change. It goes on behind the
+    // functions here, with those of the standard library.
     Some(unsafe { std::slice::from_raw_parts(place, words) })
 }
 

@@ -146,7 +146,8 @@ impl Pages {
     fn bytes(&self, at: u64, len: usize) -> &mut [u8] {
         assert!(index(at) + len <= ALL);
         let place = std::ptr::with_exposed_provenance_mut(index(self.base + at));
-        // SAFETY: In the mapping, which stays. This thread alone uses it, and keeps no other reference.
+        // SAFETY: In the mapping, which stays. This thread alone uses it, and keeps no other
+        // reference.
         unsafe { std::slice::from_raw_parts_mut(place, len) }
     }
 
@@ -169,8 +170,8 @@ impl Pages {
         self.set_word(STATE + FLAGS, before.flags);
         let behind = self.base + INSN + u64::try_from(text.len()).unwrap();
         self.set_word(STATE + CAME_OUT, behind);
-        // SAFETY: The code there keeps what a function keeps, and uses the stack as one. The instruction
-        // has access to the data pages only, as the interpreter has found.
+        // SAFETY: The code there keeps what a function keeps, and uses the stack as one. The
+        // instruction has access to the data pages only, as the interpreter has found.
         unsafe { asm!("call {}", in(reg) self.base + ENTRY, clobber_abi("C")) };
         let mut after = Registers {
             ip: self.word(STATE + CAME_OUT),

@@ -197,8 +197,8 @@ impl Regs<'_> {
         // CAST: Registers have 64 bits.
         frame.ip = registers.ip as c_ulong;
         frame.flags = (frame.flags as u64 & !flags | registers.flags & flags) as c_ulong;
-        // SAFETY: Live, by the type invariant, and there is no reference to it; the task, which alone
-        // would write to it, does not run user code.
+        // SAFETY: Live, by the type invariant, and there is no reference to it; the task, which
+        // alone would write to it, does not run user code.
         unsafe { raw.write(frame) };
     }
 
@@ -235,8 +235,8 @@ impl Regs<'_> {
         }
         // SAFETY: `raw` is live, by the type invariant.
         let flags = unsafe { &raw mut (*self.raw.as_ptr()).flags };
-        // SAFETY: A field of `raw`, live by the type invariant; the task, which alone would write to
-        // it, does not run user code.
+        // SAFETY: A field of `raw`, live by the type invariant; the task, which alone would write
+        // to it, does not run user code.
         let old = unsafe { flags.read() };
         let new = if trap {
             old | TRAP_FLAG
@@ -278,8 +278,8 @@ impl Regs<'_> {
 ///
 /// During a switch of tasks that is the next task. Dereferences to its registers.
 ///
-/// Its lifetime is that of a callback, or of a [`Following`](crate::Following) and of a section with
-/// interrupts off: until either ends, the task neither runs user code nor exits.
+/// Its lifetime is that of a callback, or of a [`Following`](crate::Following) and of a section
+/// with interrupts off: until either ends, the task neither runs user code nor exits.
 pub struct Current<'a>(Regs<'a>);
 
 impl<'a> Current<'a> {
@@ -306,8 +306,9 @@ impl<'a> Current<'a> {
         Some(Self(unsafe { Regs::new(raw, nmi) }))
     }
 
-    /// Reads the task's memory at `address`, as far as that is possible without a page fault. Returns
-    /// the number of bytes read. During a switch of tasks the memory may be the previous task's.
+    /// Reads the task's memory at `address`, as far as that is possible without a page fault.
+    /// Returns the number of bytes read. During a switch of tasks the memory may be the previous
+    /// task's.
     ///
     /// Protection keys are not applied: text that the task can execute but not read is read too.
     pub fn read(&self, address: u64, bytes: &mut [u8]) -> usize {

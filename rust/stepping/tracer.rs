@@ -100,8 +100,9 @@ pub trait Tracer: Sized + Send + Sync + 'static {
     /// C counterpart: `register_die_notifier()` and `DIE_DEBUG`.
     fn single_step(&self, task: &mut Current<'_>, irq: &LocalInterruptDisabled) -> Trap;
 
-    /// The processor does not know the task's next instruction. A tracer that claims this trap has executed the
-    /// instruction, by [`Current::skip_ptwrite()`]; otherwise the task gets its `SIGILL`. Optional.
+    /// The processor does not know the task's next instruction. A tracer that claims this trap has
+    /// executed the instruction, by [`Current::skip_ptwrite()`]; otherwise the task gets its
+    /// `SIGILL`. Optional.
     ///
     /// C counterpart: `register_die_notifier()`, `DIE_TRAP` and `X86_TRAP_UD`.
     fn invalid_opcode(&self, task: &mut Current<'_>, irq: &LocalInterruptDisabled) -> Trap {
@@ -223,7 +224,8 @@ pub(crate) fn dispatch(transition: Transition<'_>) {
     let irq = interrupt::local_interrupt_disable();
 
     let _: Option<()> = each(|entry, tracer| {
-        // SAFETY: A tracer follows tasks, so switches are noted, and are until the RCU section ends.
+        // SAFETY: A tracer follows tasks, so switches are noted, and are until the RCU section
+        // ends.
         let task = unsafe { Current::new(&irq) };
         // SAFETY: Live until the RCU section ends, and of the function's type, by the invariant.
         unsafe { (entry.transition)(tracer, task, transition, &irq) };
@@ -257,7 +259,8 @@ fn claim(function: impl Fn(&Entry) -> Option<OnTrap>) -> bool {
 
     let claimed = each(|entry, tracer| {
         let function = function(entry)?;
-        // SAFETY: A tracer follows tasks, so switches are noted, and are until the RCU section ends.
+        // SAFETY: A tracer follows tasks, so switches are noted, and are until the RCU section
+        // ends.
         let mut task = unsafe { Current::new(&irq) }?;
         // SAFETY: Live until the RCU section ends, and of the function's type, by the invariant.
         let trap = unsafe { function(tracer, &mut task, &irq) };
@@ -335,7 +338,8 @@ impl<T: Tracer> Handle<T> {
             // SAFETY: Gives back the reference taken above; the caller's code stays without it.
             unsafe { bindings::module_put(entry.module) }
         })?;
-        // INVARIANT: The module is held, and tasks are followed. Pairs with the acquire in `active()`.
+        // INVARIANT: The module is held, and tasks are followed. Pairs with the acquire in
+        // `active()`.
         entry.followings.fetch_add(1, Release);
         Ok(Following { entry })
     }
@@ -374,8 +378,8 @@ impl Drop for Following {
             rcu::synchronize_rcu();
         }
         hooks::unfollow();
-        // SAFETY: Gives back the reference of `Handle::follow()`. No callback of this client's needs
-        // it, and whatever called this code keeps the module itself.
+        // SAFETY: Gives back the reference of `Handle::follow()`. No callback of this client's
+        // needs it, and whatever called this code keeps the module itself.
         unsafe { bindings::module_put(self.entry.module) };
     }
 }
@@ -388,8 +392,8 @@ impl Drop for Following {
 ///
 /// # Invariants
 ///
-/// `place` is this registration's: it has a reference to `handle`'s entry, whose tracer is `tracer`,
-/// from [`KBox::into_raw`].
+/// `place` is this registration's: it has a reference to `handle`'s entry, whose tracer is
+/// `tracer`, from [`KBox::into_raw`].
 pub struct Registration<T: Tracer> {
     handle: Handle<T>,
     tracer: NonNull<T>,
@@ -451,17 +455,18 @@ impl<T: Tracer> Drop for Registration<T> {
         if !may_sleep() {
             // If the module is being unloaded, there is no guard, so no callback runs.
             //
-            // SAFETY: `THIS_MODULE` of the client, or null if that is built in. Its code calls this.
+            // SAFETY: `THIS_MODULE` of the client, or null if that is built in. Its code calls
+            // this.
             let _held = unsafe { bindings::try_module_get(self.handle.entry.module) };
             pr_warn_once!("a tracer is dropped where its callbacks cannot be waited for\n");
             return;
         }
         rcu::synchronize_rcu();
-        // SAFETY: From `Arc::into_raw()` in `new()`. No callback uses it any more: it was taken out of
-        // `ENTRIES` a grace period ago.
+        // SAFETY: From `Arc::into_raw()` in `new()`. No callback uses it any more: it was taken out
+        // of `ENTRIES` a grace period ago.
         drop(unsafe { Arc::from_raw(entry) });
-        // SAFETY: From `KBox::leak()` in `new()`. No callback uses it any more: the entry's pointer was
-        // set to null a grace period ago.
+        // SAFETY: From `KBox::leak()` in `new()`. No callback uses it any more: the entry's pointer
+        // was set to null a grace period ago.
         drop(unsafe { KBox::from_raw(self.tracer.as_ptr()) });
     }
 }

@@ -10,8 +10,8 @@
 //! 12 u32 number   of the tick, from 0; a missing number is a record that found no space
 //! ```
 //!
-//! The event's counter is the number of ticks. `Documentation/driver-tutorial.md` builds this driver
-//! step by step.
+//! The event's counter is the number of ticks. `Documentation/driver-tutorial.md` builds this
+//! driver step by step.
 //!
 //! ```text
 //! # insmod rust_perf.ko; insmod pmu_minimal.ko

@@ -145,7 +145,8 @@ impl Layout {
         n.saturating_add(n / self.each)
     }
 
-    /// The address of the table that has the entry of region `n`, and the number of the entry in it.
+    /// The address of the table that has the entry of region `n`, and the number of the entry in
+    /// it.
     #[inline]
     pub(super) fn place(&self, n: usize) -> (u64, usize) {
         // Mostly there is one table.

@@ -145,8 +145,8 @@ impl<S: DerefMut<Target = [Entry]>, I: Deref<Target = [u64]>> Table<S, I> {
         Some((int, stop, marks))
     }
 
-    /// Removes `INT` and `STOP`: for overwrite mode, where the unit wraps and writes until the driver
-    /// stops it.
+    /// Removes `INT` and `STOP`: for overwrite mode, where the unit wraps and writes until the
+    /// driver stops it.
     ///
     /// The unit must not be running.
     #[inline]

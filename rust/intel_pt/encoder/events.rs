@@ -50,7 +50,8 @@ impl Origin {
 }
 
 impl Encoder {
-    /// Sets whether interrupts are enabled at the next instruction. Writes nothing: the next `MODE.Exec` has the flag.
+    /// Sets whether interrupts are enabled at the next instruction. Writes nothing: the next
+    /// `MODE.Exec` has the flag.
     ///
     /// Without [`Config::event`](super::Config::event) [`Output::interrupts()`] overrides this.
     pub fn set_interrupts(&mut self, enabled: bool) {

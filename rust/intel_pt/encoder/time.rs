@@ -89,8 +89,8 @@ impl Encoder {
     /// Adds an `MTC` if one is due, and a `CYC` in front of it. `cycle` is the cycle of the next
     /// packet.
     ///
-    /// Decoders assume that the `CYC`s in front of an `MTC` count up to the cycle in which the `MTC`
-    /// became due.
+    /// Decoders assume that the `CYC`s in front of an `MTC` count up to the cycle in which the
+    /// `MTC` became due.
     pub(super) fn coarse(
         &self,
         group: &mut Group,

@@ -92,7 +92,8 @@ functions! {
 const COMPUTES: usize = 10;
 /// 1, 4 and 8 bytes.
 const WIDTHS: usize = 3;
-/// From a register, an immediate or memory to a register; from a register or an immediate to memory.
+/// From a register, an immediate or memory to a register; from a register or an immediate to
+/// memory.
 const FORMS: usize = 5;
 const COMPUTED: usize = COMPUTES * WIDTHS * FORMS;
 

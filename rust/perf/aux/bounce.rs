@@ -114,9 +114,9 @@ impl Bounce {
         // SAFETY:
         // - `place` is aligned, and valid for reads and writes of `space` bytes, no fewer than a
         //   word's, by the guarantee of `Pages::at()`; the pages live as long as `self`.
-        // - Other calls of this store atomically as well. `store()` has `&mut self`. The C functions
-        //   that read the memory meanwhile get garbled bytes and nothing more, in the kernel's
-        //   memory model.
+        // - Other calls of this store atomically as well. `store()` has `&mut self`. The C
+        //   functions that read the memory meanwhile get garbled bytes and nothing more, in the
+        //   kernel's memory model.
         let place = unsafe { Atomic::from_ptr(place.as_ptr()) };
 
         place.store(word, Relaxed);
@@ -201,8 +201,8 @@ impl Drop for Charge {
 ///
 /// # Invariants
 ///
-/// Each address is that of a page which `Self` owns. Of each 2^`order` pages the first was allocated
-/// with that order, and the others follow it in memory.
+/// Each address is that of a page which `Self` owns. Of each 2^`order` pages the first was
+/// allocated with that order, and the others follow it in memory.
 struct Memory {
     addresses: KVVec<*mut c_void>,
     order: u32,
@@ -222,8 +222,8 @@ impl Memory {
         };
 
         for _ in (0..count).step_by(each) {
-            // SAFETY: A node that is there, or none, by the invariant of `Pages`; this is a task that
-            // may sleep: drivers see `Pages` in `setup_aux()` only.
+            // SAFETY: A node that is there, or none, by the invariant of `Pages`; this is a task
+            // that may sleep: drivers see `Pages` in `setup_aux()` only.
             let address = unsafe { bindings::rust_perf_alloc_pages(node, order) };
             let first = ptr::with_exposed_provenance_mut::<c_void>(address);
             let first = NonNull::new(first).ok_or(ENOMEM)?.as_ptr();
@@ -452,8 +452,8 @@ mod tests {
                 assert!(bounce.store_word(Pos::new(pos), word) == expected);
                 let stored = bounce.read(|at| {
                     let (place, _) = at(Pos::new(offset))?;
-                    // SAFETY: Valid for reads of a word, by the guarantee of `read()`: the offset is
-                    // aligned. Volatile, since it was written through another pointer.
+                    // SAFETY: Valid for reads of a word, by the guarantee of `read()`: the offset
+                    // is aligned. Volatile, since it was written through another pointer.
                     Some(unsafe { place.cast::<u64>().read_volatile() })
                 });
                 if expected.is_ok() {

@@ -90,7 +90,8 @@ impl<T: AuxPmu> Buffer<T> {
 ///
 /// # Invariants
 ///
-/// - `buffer` is live, and a transaction is open on its AUX area, until just before `self` is dropped.
+/// - `buffer` is live, and a transaction is open on its AUX area, until just before `self` is
+///   dropped.
 /// - Its `data` is accessed through `self` only: `_claim` is the claim of this AUX area.
 pub(crate) struct OpenBuffer<T: AuxPmu> {
     buffer: NonNull<Buffer<T>>,

@@ -163,8 +163,8 @@ impl Core for Perf {
         // SAFETY: Live by the safety requirement, or its parent, which it keeps.
         let ring = unsafe { &raw mut (*output).rb };
 
-        // SAFETY: Aligned and live. perf replaces it by `rcu_assign_pointer()`; the value is compared
-        // and never dereferenced.
+        // SAFETY: Aligned and live. perf replaces it by `rcu_assign_pointer()`; the value is
+        // compared and never dereferenced.
         unsafe { ring.read_volatile() }.cast()
     }
 

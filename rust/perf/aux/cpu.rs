@@ -111,8 +111,8 @@ pub struct CpuState<T: AuxPmu, C: Core = Perf> {
 // SAFETY: `T::Trace`, `T::Count` and the buffer are `Send`; timers and works may be used on any
 // CPU; the pointers are to objects that are `Sync`.
 unsafe impl<T: AuxPmu, C: Core> Send for CpuState<T, C> {}
-// SAFETY: By the type invariants one context at a time accesses `inner`; the rest is `Sync` or locks
-// itself.
+// SAFETY: By the type invariants one context at a time accesses `inner`; the rest is `Sync` or
+// locks itself.
 unsafe impl<T: AuxPmu, C: Core> Sync for CpuState<T, C> {}
 
 /// `CLOCK_MONOTONIC`, as `hrtimer_setup()` takes it.

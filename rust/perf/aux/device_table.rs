@@ -160,8 +160,9 @@ impl Pages {
     /// A table for the device of `mapping`, with regions of at most `largest` bytes: see
     /// [`Layout::largest`]. It is charged like bounce memory.
     ///
-    /// [`EINVAL`] if the device's addresses do not fit into a table, [`ENOMEM`] if there is no memory.
-    /// To be called from a task that may sleep: in [`AuxPmu::setup_aux`](super::AuxPmu::setup_aux).
+    /// [`EINVAL`] if the device's addresses do not fit into a table, [`ENOMEM`] if there is no
+    /// memory. To be called from a task that may sleep: in
+    /// [`AuxPmu::setup_aux`](super::AuxPmu::setup_aux).
     pub fn table(&self, mapping: &DmaMapping, largest: u64) -> Result<DeviceTable> {
         DeviceTable::new(self, mapping, largest.max(PAGE))
     }

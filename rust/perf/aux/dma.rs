@@ -97,10 +97,10 @@ impl DmaMapping {
         let device = domain.raw();
 
         // SAFETY:
-        // - The device is bound: this is in `setup_aux()`, where the PMU is not unregistered yet, by
-        //   the invariant of `Domain`.
-        // - `addresses` has `count` addresses of pages from the page allocator, which are perf's and
-        //   live, by the invariant of `Pages`.
+        // - The device is bound: this is in `setup_aux()`, where the PMU is not unregistered yet,
+        //   by the invariant of `Domain`.
+        // - `addresses` has `count` addresses of pages from the page allocator, which are perf's
+        //   and live, by the invariant of `Pages`.
         // - This is a task that may sleep: drivers see `Pages` in `setup_aux()` only.
         let memory = from_err_ptr(unsafe {
             bindings::rust_perf_dma_map(

@@ -38,8 +38,8 @@ pub enum Loss {
         /// Bytes lost.
         bytes: Option<u64>,
     },
-    /// The AUX area was full. `PERF_AUX_FLAG_TRUNCATED`: perf disables the event until user space has
-    /// made space and enables it again.
+    /// The AUX area was full. `PERF_AUX_FLAG_TRUNCATED`: perf disables the event until user space
+    /// has made space and enables it again.
     ///
     /// An AUX area in overwrite mode is never full; there this is a [`Loss::Gap`].
     NoSpace {

@@ -201,8 +201,8 @@ impl Pages {
 
         // SAFETY: The address of a page of the ring, by the guarantee of `at()`.
         let order = unsafe { bindings::rust_perf_page_order(address.as_ptr().cast()) };
-        // SAFETY: The address of a page of the ring, by the guarantee of `at()`. It is from the page
-        // allocator, so it is in the direct mapping of memory.
+        // SAFETY: The address of a page of the ring, by the guarantee of `at()`. It is from the
+        // page allocator, so it is in the direct mapping of memory.
         let physical = unsafe { bindings::rust_perf_virt_to_phys(address.as_ptr().cast()) };
 
         let len = u32::try_from(order)

@@ -222,8 +222,8 @@ impl<'a> Region<'a> {
         self.pages.store(offset, address, bytes)
     }
 
-    /// Reserves the next `len` bytes of the region. [`Full`] if there are fewer, or if `len` exceeds
-    /// the AUX area.
+    /// Reserves the next `len` bytes of the region. [`Full`] if there are fewer, or if `len`
+    /// exceeds the AUX area.
     pub fn reserve(&mut self, len: usize) -> Result<Writer<'_>, Full> {
         let wanted = u64::try_from(len).map_err(|_| Full)?;
 
@@ -354,9 +354,9 @@ impl Writer<'_> {
             // memory model that garbles bytes and nothing more.
             //
             // SAFETY:
-            // - `from` is valid for reads of `available` bytes by the guarantee of `Source::read()`,
-            //   and `to` for writes of `space` bytes by that of `Pages::at()`. `now` exceeds
-            //   neither.
+            // - `from` is valid for reads of `available` bytes by the guarantee of
+            //   `Source::read()`, and `to` for writes of `space` bytes by that of `Pages::at()`.
+            //   `now` exceeds neither.
             // - They do not overlap: `to` is in a page of perf's, which is not bounce memory.
             unsafe { bindings::memcpy(to.as_ptr().cast(), from.as_ptr().cast(), now) };
 

@@ -48,7 +48,8 @@ pub(crate) struct Ring {
     claimed: Atomic<bool>,
 }
 
-// SAFETY: The pointers are identities, which nothing dereferences here; the rest is atomic or RCU's.
+// SAFETY: The pointers are identities, which nothing dereferences here; the rest is atomic or
+// RCU's.
 unsafe impl Send for Ring {}
 // SAFETY: Nothing is written through a shared reference but the atomic, and the head by RCU.
 unsafe impl Sync for Ring {}

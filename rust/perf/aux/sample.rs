@@ -51,8 +51,8 @@ impl Sample<'_> {
     ///
     /// - `record` and `size` must be what perf has passed to `pmu->snapshot_aux()`, which must not
     ///   return during the lifetime that the caller picks.
-    /// - `copy` must be that of the [`Core`](super::core::Core) with which the callback's transaction
-    ///   was begun.
+    /// - `copy` must be that of the [`Core`](super::core::Core) with which the callback's
+    ///   transaction was begun.
     #[cfg(any(perf_output_copy_aux, CONFIG_RUST_PERF_TESTING))]
     pub(super) unsafe fn new(
         record: NonNull<bindings::perf_output_handle>,
@@ -91,8 +91,8 @@ impl Sample<'_> {
         // SAFETY:
         // - A transaction is open on the handle, begun on this CPU with interrupts off, as long as
         //   `transaction` exists, by the invariant of `Transaction`.
-        // - `record` is what perf passed, by the type invariant; `len` is at least 1 and at most the
-        //   area and the space of the record.
+        // - `record` is what perf passed, by the type invariant; `len` is at least 1 and at most
+        //   the area and the space of the record.
         Copied(unsafe { (self.copy)(transaction.handle(), self.record, to.retreat(len), to) })
     }
 

@@ -417,8 +417,8 @@ impl Commit {
         }
     }
 
-    /// In overwrite mode: the unit does not know how often it wrapped, so the length counts modulo the
-    /// size of the area.
+    /// In overwrite mode: the unit does not know how often it wrapped, so the length counts modulo
+    /// the size of the area.
     ///
     /// perf then publishes the head as an offset in the area, and a record of the area's size. A
     /// reader must find out by itself whether the area wrapped. A unit that counts its bytes should

@@ -187,8 +187,8 @@ unsafe extern "C" fn stop<T: AuxPmu>(event: *mut bindings::perf_event, flags: c_
 
 /// # Safety
 ///
-/// Called by perf: interrupts off, perhaps in NMI. On the event's CPU, or for an event that does not
-/// run. perf calls it unconditionally, so it must exist.
+/// Called by perf: interrupts off, perhaps in NMI. On the event's CPU, or for an event that does
+/// not run. perf calls it unconditionally, so it must exist.
 unsafe extern "C" fn read<T: AuxPmu>(event: *mut bindings::perf_event) {
     if T::HAS_COUNT_READ {
         let read = |state: Pin<&CpuState<T>>, event, cpu: &_| state.read(event, cpu);

@@ -57,7 +57,8 @@ struct Node<T: AuxPmu> {
 
 // SAFETY: An entry may be used on any CPU, and C locks the list.
 unsafe impl<T: AuxPmu> Send for Node<T> {}
-// SAFETY: NMIs only read it, on any CPU: an entry and a function pointer are `Sync`. C locks the list.
+// SAFETY: NMIs only read it, on any CPU: an entry and a function pointer are `Sync`. C locks the
+// list.
 unsafe impl<T: AuxPmu> Sync for Node<T> {}
 
 impl<T: AuxPmu> Nmi<T> {

@@ -88,8 +88,8 @@ struct Requested<H: irq::Handler + Send + 'static> {
 }
 
 impl<H: irq::Handler + Send + 'static> PciLines<H> {
-    /// Allocates a vector of `device` for each handler, in order, and requests it. [`ENOSPC`] if the
-    /// device has fewer.
+    /// Allocates a vector of `device` for each handler, in order, and requests it. [`ENOSPC`] if
+    /// the device has fewer.
     ///
     /// Context: task, may sleep.
     pub fn new(
@@ -112,8 +112,9 @@ impl<H: irq::Handler + Send + 'static> PciLines<H> {
     ///
     /// Context: task, may sleep.
     ///
-    /// C counterpart: `irq_set_affinity()`. `hisi_ptt_pmu_start()` calls it under the lock of perf's
-    /// context, from which a CPU that changes the affinity of a threaded interrupt may wait for it.
+    /// C counterpart: `irq_set_affinity()`. `hisi_ptt_pmu_start()` calls it under the lock of
+    /// perf's context, from which a CPU that changes the affinity of a threaded interrupt may wait
+    /// for it.
     pub fn following<T: AuxPmu>(
         device: &pci::Device<Bound>,
         name: &'static CStr,
@@ -234,8 +235,8 @@ impl<H: irq::Handler + Send + 'static> Requested<H> {
         let irq = c_uint::try_from(irq).map_err(|_| Error::from_errno(irq))?;
 
         // SAFETY:
-        // - `handle()` gets the address of the handler, which stays where it is: nothing changes the
-        //   vector in `handlers`, and it is freed after `free_irq()`.
+        // - `handle()` gets the address of the handler, which stays where it is: nothing changes
+        //   the vector in `handlers`, and it is freed after `free_irq()`.
         // - `name` is never freed.
         // - `irq` is a number of the device's; the core checks it.
         to_result(unsafe {

@@ -70,13 +70,13 @@ pub use setup::{
 /// A driver on the bench: one event, one AUX area, and the event's CPU.
 ///
 /// Each method is an action of perf, of user space or of the hardware on the event. The driver's
-/// callbacks run on the event's CPU in hard interrupt context or with interrupts off, as under perf;
-/// all else runs in the test's task.
+/// callbacks run on the event's CPU in hard interrupt context or with interrupts off, as under
+/// perf; all else runs in the test's task.
 ///
 /// # Invariants
 ///
-/// - `event` is zeroed but for what is set in [`Self::open`] and by the framework: `event.pmu_private`
-///   is `event_state`, `event.rb` is `ring` and `event.pmu` is `pmu`.
+/// - `event` is zeroed but for what is set in [`Self::open`] and by the framework:
+///   `event.pmu_private` is `event_state`, `event.rb` is `ring` and `event.pmu` is `pmu`.
 /// - `ring` is only referred to by [`Model`] during a callback, and by [`Self`] outside of any.
 /// - Each object to which `state` keeps a pointer is in a box of its own.
 pub struct Bench<T: AuxPmu> {
@@ -289,8 +289,8 @@ impl<T: AuxPmu> Bench<T> {
         self.stop();
 
         if let Some(private) = self.ring_mut().end_unmap() {
-            // SAFETY: From `into_foreign()`, in `map()`; no transaction is open, and the running test
-            // holds a reference to the module.
+            // SAFETY: From `into_foreign()`, in `map()`; no transaction is open, and the running
+            // test holds a reference to the module.
             unsafe { module_ref::free_aux(private.as_ptr()) };
         }
     }
@@ -441,7 +441,8 @@ impl<T: AuxPmu> Bench<T> {
     /// A sibling takes a sample of the newest `size` bytes of trace, at most the AUX area; perf
     /// takes multiples of 8. Bytes that the driver does not copy are zeroes.
     ///
-    /// [`EOPNOTSUPP`] if the driver has no [`snapshot`](AuxPmu::snapshot): perf refuses such siblings.
+    /// [`EOPNOTSUPP`] if the driver has no [`snapshot`](AuxPmu::snapshot): perf refuses such
+    /// siblings.
     pub fn sample(&mut self, size: usize) -> Result<KVec<u8>> {
         if !T::HAS_SNAPSHOT {
             return Err(EOPNOTSUPP);

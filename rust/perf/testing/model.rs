@@ -118,8 +118,8 @@ impl Core for Model {
         handle: &mut Handle,
         event: NonNull<bindings::perf_event>,
     ) -> Result<NonNull<c_void>, Refusal> {
-        // SAFETY: The event is on a bench, whose ring buffer nothing refers to during a callback, by
-        // the invariant of `Bench`.
+        // SAFETY: The event is on a bench, whose ring buffer nothing refers to during a callback,
+        // by the invariant of `Bench`.
         let ring = unsafe { Self::ring_of(event) }.ok_or(Refusal::NotMapped)?;
         let private = ring.begin(handle)?;
 

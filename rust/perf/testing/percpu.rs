@@ -3,8 +3,8 @@
 //! A per-CPU interrupt: one handler, which runs on all CPUs at the same time.
 //!
 //! No interrupt controller of x86 has such interrupts, so `request_percpu_irq()` fails with
-//! [`EINVAL`] there. The test calls the handler as `handle_percpu_devid_irq()` does: in hard interrupt
-//! context on each CPU, with the cookie of that CPU.
+//! [`EINVAL`] there. The test calls the handler as `handle_percpu_devid_irq()` does: in hard
+//! interrupt context on each CPU, with the cookie of that CPU.
 
 use super::{
     model::Model,

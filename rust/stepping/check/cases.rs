@@ -28,8 +28,8 @@ pub(super) struct Case {
 ///
 /// # Safety
 ///
-/// The instruction must not fault on this state, and the processor must know it. If it has vectors, the vector
-/// registers must be the caller's.
+/// The instruction must not fault on this state, and the processor must know it. If it has vectors,
+/// the vector registers must be the caller's.
 pub(super) type Execute = unsafe fn(&mut State);
 
 /// The text of an instruction.
@@ -74,8 +74,8 @@ macro_rules! general {
                 let State { general: [mut a, mut b, mut c], flags, .. } = *state;
                 let after: u64;
 
-                // SAFETY: The instruction changes operands only, and does not fault, as the caller grants. The
-                // stack is as before.
+                // SAFETY: The instruction changes operands only, and does not fault, as the caller
+                // grants. The stack is as before.
                 unsafe {
                     asm!(
                         // Sets OF if `al` is 1. The next instruction sets the other flags.
@@ -111,9 +111,9 @@ macro_rules! vectors {
                 let after: u64;
                 let mut saved = [[0_u64; 2]; 2];
 
-                // SAFETY: The instruction changes operands only, and does not fault, as the caller grants. Both
-                // vector registers are as before afterwards: `saved` has space for them, as `vectors` has. The
-                // stack is as before.
+                // SAFETY: The instruction changes operands only, and does not fault, as the caller
+                // grants. Both vector registers are as before afterwards: `saved` has space for
+                // them, as `vectors` has. The stack is as before.
                 unsafe {
                     asm!(
                         "movups [{saved}], xmm0",

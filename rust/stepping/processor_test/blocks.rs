@@ -321,7 +321,8 @@ fn text_that_was_settled_is_compared_in_the_next_call() {
 
 #[test]
 fn a_store_near_the_block_is_left_to_the_processor() {
-    // nop; mov [rbx], eax; push rax; movups [rbx], xmm0; lock inc dword [rbx]; rep stosb, and ud2 behind each.
+    // nop; mov [rbx], eax; push rax; movups [rbx], xmm0; lock inc dword [rbx]; rep stosb, and ud2
+    // behind each.
     for text in [
         &[0x90, 0x89, 0x03][..],
         &[0x90, 0x50],

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Transitions of a task between user code and the kernel: system calls, probes, signals and switches.
+//! Transitions of a task between user code and the kernel: system calls, probes, signals and
+//! switches.
 
 use super::{
     Place,

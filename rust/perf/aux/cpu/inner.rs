@@ -438,8 +438,9 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         let event = unsafe { Event::<T>::from_raw(self.event?) };
         let open = self.open.as_mut()?;
         let trace = self.trace.as_mut()?;
-        // SAFETY: `open` is there: a transaction is open on `handle`, begun on this CPU with `C`, by
-        // the type invariant. Only `commit()` ends it, which cannot run while `self` is borrowed.
+        // SAFETY: `open` is there: a transaction is open on `handle`, begun on this CPU with `C`,
+        // by the type invariant. Only `commit()` ends it, which cannot run while `self` is
+        // borrowed.
         let mut transaction = unsafe {
             Transaction::new(
                 &event,
@@ -460,8 +461,8 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
 fn is_paused(event: NonNull<bindings::perf_event>) -> bool {
     // CAST: An offset in the structure.
     let offset = bindings::rust_perf_offset_RUST_PERF_AUX_PAUSED as usize;
-    // SAFETY: The field is there. The event is live by the invariant of `Inner`, from which the caller
-    // has it.
+    // SAFETY: The field is there. The event is live by the invariant of `Inner`, from which the
+    // caller has it.
     let paused = unsafe { event.byte_add(offset) }.cast::<c_uint>();
 
     // SAFETY: Aligned and live. perf writes it marked; volatile, so this is a `READ_ONCE()`.

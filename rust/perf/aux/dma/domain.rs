@@ -150,7 +150,8 @@ impl Drop for Binding {
 ///
 /// # Invariants
 ///
-/// `0` is from `rust_perf_dma_map()` or `rust_perf_dma_alloc()`, and freed once. The device is bound.
+/// `0` is from `rust_perf_dma_map()` or `rust_perf_dma_alloc()`, and freed once. The device is
+/// bound.
 pub(super) struct Memory(pub(super) NonNull<bindings::rust_perf_dma>);
 
 // SAFETY: Any task may free it.
@@ -163,8 +164,8 @@ impl Memory {
     ///
     /// To be called from a task that may sleep: in `setup_aux()`.
     pub(super) fn coherent(domain: &Domain, size: usize) -> Result<Self> {
-        // SAFETY: The device is bound: this is in `setup_aux()`, where the PMU is not unregistered yet,
-        // by the invariant of `Domain`. This is a task that may sleep.
+        // SAFETY: The device is bound: this is in `setup_aux()`, where the PMU is not unregistered
+        // yet, by the invariant of `Domain`. This is a task that may sleep.
         let memory = unsafe { bindings::rust_perf_dma_alloc(domain.raw(), size) };
 
         // INVARIANT: Just made.

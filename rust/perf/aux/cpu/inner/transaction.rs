@@ -92,8 +92,8 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
             return Err(Failure::NotMapped);
         }
 
-        // SAFETY: A transaction is open on the area of `claim`, whose `aux_priv` is one of this PMU:
-        // a `Buffer<T>`. `commit()` or the error path below ends it, and then drops this.
+        // SAFETY: A transaction is open on the area of `claim`, whose `aux_priv` is one of this
+        // PMU: a `Buffer<T>`. `commit()` or the error path below ends it, and then drops this.
         let buffer = unsafe { OpenBuffer::<T>::new(claim, private.cast::<Buffer<T>>()) };
         self.stop_counting(state, cpu);
         // INVARIANT: The transaction is open.
@@ -163,8 +163,8 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         };
         // SAFETY: Live, by the type invariant, and its `destroy()` does not run before `del()`.
         let traced = unsafe { Event::<T>::from_raw(event) };
-        // SAFETY: `open` is there: a transaction is open on `handle`, begun on this CPU with `C`, by
-        // the type invariant. It is ended below.
+        // SAFETY: `open` is there: a transaction is open on `handle`, begun on this CPU with `C`,
+        // by the type invariant. It is ended below.
         let mut transaction = unsafe {
             Transaction::new(
                 &traced,
@@ -264,8 +264,8 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         }
         // SAFETY:
         // - A transaction is open on the handle, begun on this CPU: the caller has it.
-        // - `len` is within its space: the caller has limited it, or it is the area in overwrite mode;
-        //   (B) stands in the caller.
+        // - `len` is within its space: the caller has limited it, or it is the area in overwrite
+        //   mode; (B) stands in the caller.
         unsafe { C::end(&mut self.handle, len) };
 
         state.report_commit(event, head.get(), len, flags);
