@@ -82,12 +82,22 @@ fn join() -> bool {
     false
 }
 
-/// Follows tasks until [`unfollow`] is called as often. The caller must be able to sleep.
+/// Whether this code may take a mutex, and wait for an RCU grace period.
+pub(crate) fn may_sleep() -> bool {
+    // SAFETY: Reading the context has no requirements.
+    unsafe { bindings::rust_stepping_may_sleep() }
+}
+
+/// Follows tasks until [`unfollow`] is called as often.
 ///
-/// Only the first call takes locks. Callers of the others may hold locks.
+/// Only the first call takes locks, and fails with [`EAGAIN`] where it may not sleep. Callers of the
+/// others may hold locks.
 pub(crate) fn follow() -> Result {
     if join() {
         return Ok(());
+    }
+    if !may_sleep() {
+        return Err(EAGAIN);
     }
     let mut hooked = HOOKED.lock();
     if join() {

@@ -236,6 +236,25 @@ mod registrations {
     }
 
     #[test]
+    fn the_first_guard_is_taken_where_it_may_sleep() -> Result {
+        let handle = Handle::new()?;
+        let _registration = Registration::new(&handle, Hostile(seen()?))?;
+
+        let irq = local_interrupt_disable();
+        let refused = handle.follow().err();
+        drop(irq);
+        assert_eq!(refused, Some(EAGAIN));
+        assert!(!hooks::are_followed());
+
+        let _first = handle.follow()?;
+        let irq = local_interrupt_disable();
+        let refused = handle.follow().err();
+        drop(irq);
+        assert_eq!(refused, None);
+        Ok(())
+    }
+
+    #[test]
     fn callbacks_come_while_there_is_a_guard() -> Result {
         let [one, other] = [seen()?, seen()?];
         let handles = [Handle::new()?, Handle::new()?];

@@ -269,12 +269,6 @@ fn claim(function: impl Fn(&Entry) -> Option<OnTrap>) -> bool {
     claimed.is_some()
 }
 
-/// Whether this code may wait for an RCU grace period.
-fn may_sleep() -> bool {
-    // SAFETY: Reading the context has no requirements.
-    unsafe { bindings::rust_stepping_may_sleep() }
-}
-
 /// A client's access to this crate.
 ///
 /// It is created before the tracer. So the client can create objects that need [`Following`]s
@@ -319,8 +313,8 @@ impl<T: Tracer> Handle<T> {
     /// Follows tasks, and calls the tracer, until the guard is dropped. [`ENODEV`] if there is no
     /// tracer, or if the client's module is being unloaded.
     ///
-    /// The first guard hooks system calls and task switches, and may sleep. While any client has a
-    /// guard, this takes no lock.
+    /// The first guard hooks system calls and task switches, and may sleep: [`EAGAIN`] where that is
+    /// impossible. While any client has a guard, this takes no lock.
     ///
     /// While the guard exists, the client's module cannot be unloaded.
     pub fn follow(&self) -> Result<Following> {
@@ -370,7 +364,7 @@ impl Drop for Following {
     /// a callback or with a lock held, the client's module stays loaded instead.
     fn drop(&mut self) {
         if self.entry.followings.fetch_sub(1, Relaxed) == 1 {
-            if !may_sleep() {
+            if !hooks::may_sleep() {
                 pr_warn_once!("the last guard of a tracer is dropped where it cannot wait\n");
                 return;
             }
@@ -452,7 +446,7 @@ impl<T: Tracer> Drop for Registration<T> {
         let entry = self.place.xchg(ptr::null_mut(), Relaxed);
         self.handle.entry.tracer.store(ptr::null_mut(), Relaxed);
 
-        if !may_sleep() {
+        if !hooks::may_sleep() {
             // If the module is being unloaded, there is no guard, so no callback runs.
             //
             // SAFETY: `THIS_MODULE` of the client, or null if that is built in. Its code calls
