@@ -41,7 +41,8 @@ struct line {
 static struct line lines[LINES];
 static u64 reports; /* The number of reports that have changed a line. */
 static DEFINE_RAW_SPINLOCK(reported_lock); /* Held to write to any of these. */
-static DEFINE_PER_CPU(bool, is_reporting); /* Whether the CPU has or wants it. */
+/* Whether this CPU holds the lock, or waits for it. */
+static DEFINE_PER_CPU(bool, is_reporting);
 
 static struct line *line_at(u64 space, u64 number)
 {
@@ -74,8 +75,9 @@ static bool change(struct line *line, u64 space, u64 number, unsigned int start,
  * rust_stepping_is_replaced(). The lock keeps the tracepoints of all CPUs in
  * the order of the numbers.
  *
- * A probe of the tracepoint may call a driver, with the lock held. Its reports
- * are left out.
+ * Context: any. While a CPU holds the lock, a probe of the tracepoint or an NMI
+ * may call a driver there. The driver's reports are left out: the CPU would
+ * wait for itself.
  */
 u64 rust_stepping_report_code(unsigned long address, const u8 *text,
 			      unsigned int len)

@@ -202,7 +202,7 @@ mod reported {
 
         // SAFETY: `text` may be read for its length, and `nested` be written.
         to_result(unsafe {
-            bindings::rust_stepping_report_nested(at, text.as_ptr(), len, &mut nested)
+            bindings::rust_stepping_report_nested(at, text.as_ptr(), len, &raw mut nested)
         })?;
         assert_eq!(nested, u64::MAX);
         Ok(())

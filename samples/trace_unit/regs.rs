@@ -66,7 +66,7 @@ pub(crate) mod unit {
     pub(crate) const PSB_SHIFT: u32 = 16;
     pub(crate) const MTC_SHIFT: u32 = 20;
 
-    /// Sources, four bits of `CTRL`. The first traces instructions.
+    /// Values of the source's four bits in `CTRL`.
     pub(crate) const INSTRUCTIONS: u64 = 0;
     pub(crate) const PATTERN: u64 = 1;
 

@@ -23,7 +23,7 @@ pub const ALL: [Attack; 7] = [
 ];
 
 /// The cases for a guest whose device is behind an IOMMU and can be unplugged.
-pub const IOMMU: [Attack; 5] = [
+const IOMMU: [Attack; 5] = [
     attack("device, IOMMU: DMA into the AUX area", || translated(dma)),
     attack("device, IOMMU: DMA into coherent bounce memory", || {
         translated(bounce)
@@ -40,7 +40,7 @@ pub const IOMMU: [Attack; 5] = [
 ];
 
 /// The cases for a guest where swiotlb bounces all DMA.
-pub const SWIOTLB: [Attack; 1] = [attack(
+const SWIOTLB: [Attack; 1] = [attack(
     "device, swiotlb: an AUX area that would be bounced is refused",
     bounced,
 )];

@@ -13,7 +13,7 @@ use auxrec::sys::{page_size, Event};
 use perfdata::{Attr, Flags, Read};
 use rustix::io::Errno;
 
-use super::kernel::{self, interrupt, messages, of_driver, without_faults};
+use super::kernel::{affinity, interrupt, messages, of_driver, served_by, without_faults};
 use crate::attack::{aux, base, random, sleep, unpin, Victim};
 use crate::hotplug::{switch, ONLINE};
 use crate::ktap::Skip;
@@ -203,24 +203,12 @@ pub fn stops() -> Result<String> {
     })
 }
 
-/// The file that shows and sets the CPUs that serve the interrupt.
-fn affinity_path() -> Result<String> {
-    Ok(kernel::affinity(&interrupt(MODULE, 0)?.0))
-}
-
-/// The CPUs that serve the interrupt.
-fn affinity() -> Result<String> {
-    let path = affinity_path()?;
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    Ok(text.trim().to_owned())
-}
-
 /// The interrupt arrives on a CPU that is not the event's.
 pub fn forwarded() -> Result<String> {
     with(|| {
         let mut traced = Traced::open()?;
         traced.more(4096)?;
-        let (_, before) = interrupt(MODULE, 0)?;
+        let (irq, before) = interrupt(MODULE, 0)?;
         let other = 1 - number("cpumask")?;
         let there = |counts: &[u64]| {
             counts
@@ -229,7 +217,7 @@ pub fn forwarded() -> Result<String> {
                 .unwrap_or(0)
         };
         let end = Instant::now() + PATIENCE;
-        write(affinity_path()?, &other.to_string())?;
+        write(affinity(&irq), &other.to_string())?;
         loop {
             traced.more(4096)?;
             let (_, now) = interrupt(MODULE, 0)?;
@@ -301,7 +289,7 @@ fn one_move(n: u64) -> Result<u64> {
     let lives_on = |cpu: u32| {
         let found = number("cpumask")?;
         ensure!(found == cpu, "cpumask is {found} and not {cpu}");
-        let served = affinity()?;
+        let served = served_by(&interrupt(MODULE, 0)?.0)?;
         ensure!(
             served == cpu.to_string(),
             "CPU {served} serves the interrupt, and not {cpu}"

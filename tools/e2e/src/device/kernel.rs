@@ -37,6 +37,13 @@ pub fn affinity(number: &str) -> String {
     format!("/proc/irq/{number}/smp_affinity_list")
 }
 
+/// The CPUs that serve the interrupt with this number.
+pub fn served_by(number: &str) -> Result<String> {
+    let path = affinity(number);
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    Ok(text.trim().to_owned())
+}
+
 /// The kernel's log.
 pub fn messages() -> Result<String> {
     let output = Command::new("dmesg")
@@ -53,9 +60,8 @@ pub fn without_faults(
     const FAULTS: [&str; 2] = ["DMAR: [DMA", "DMAR: DRHD: handling fault"];
     let faults = || -> Result<usize> {
         let messages = messages()?;
-        let mut lines = messages.lines();
         let is_fault = |line: &&str| FAULTS.iter().any(|fault| line.contains(fault));
-        Ok(lines.by_ref().filter(is_fault).count())
+        Ok(messages.lines().filter(is_fault).count())
     };
     let path = device()?.join("iommu_group/type");
     let domain =

@@ -16,7 +16,7 @@ use super::{
     PACKET, PAGES,
 };
 use crate::attack::{attack, set, unpin, Attack, Named, CPU_CLOCK};
-use crate::device::kernel::{affinity, interrupt, of_driver, without_faults};
+use crate::device::kernel::{affinity, interrupt, of_driver, served_by, without_faults};
 use crate::events::probe::bytes;
 use crate::events::sampling;
 use crate::hotplug;
@@ -228,9 +228,8 @@ fn cpu_goes() -> Result<String> {
     drop(probe);
 
     let (number, _) = of_cpu(1)?;
-    let path = affinity(&number);
-    let served = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    ensure!(served.trim() == "1", "CPU {} serves it", served.trim());
+    let served = served_by(&number)?;
+    ensure!(served == "1", "CPU {served} serves it");
     pin(1)?;
     let again = every_byte();
     unpin()?;
