@@ -62,7 +62,7 @@ fn accounts_for_every_byte(sink: u64, areas: &[(usize, u64)]) -> Result<bool> {
                                 bench.start();
                             }
                         }
-                        if tick % reader == 0 {
+                        if tick.checked_rem(reader) == Some(0) {
                             seen.read(&bench.read()?)?;
                         }
                     }
