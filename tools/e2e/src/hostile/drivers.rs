@@ -178,6 +178,10 @@ impl Driver {
         let mut beside = Probe::open(&attr, -1, 0, 64, false)?;
         beside.event.enable()?;
         let seen = self.used(&mut beside);
+        // A driver that is gone at once leaves the other one no time.
+        wait_for("trace of the driver beside it", || {
+            Ok(beside.generated()? > 0)
+        })?;
         beside.event.disable()?;
         unpin()?;
 
