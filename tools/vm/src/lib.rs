@@ -20,6 +20,7 @@ pub mod fuzz;
 pub mod guest;
 pub mod kernel;
 pub mod modules;
+mod parallel;
 pub mod plugin;
 pub mod results;
 pub mod step;

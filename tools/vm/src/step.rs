@@ -3,12 +3,13 @@
 //! Runs commands. Their output goes to a log. The user sees one line with the elapsed time.
 
 use crate::error::{Error, OnFile, Result};
+use crate::parallel::lock;
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ static ENDED: Mutex<Vec<(String, Duration)>> = Mutex::new(Vec::new());
 /// Takes the steps that have ended since the last call, each with its duration, in the order in which they ended.
 #[must_use]
 pub fn ended() -> Vec<(String, Duration)> {
-    std::mem::take(&mut ENDED.lock().unwrap_or_else(PoisonError::into_inner))
+    std::mem::take(&mut lock(&ENDED))
 }
 
 /// A progress line that counts the seconds while a long step runs.
@@ -73,7 +74,7 @@ impl Progress {
             self.start.elapsed().as_secs_f64(),
             self.what
         );
-        let mut ended = ENDED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ended = lock(&ENDED);
         ended.push((self.what.clone(), self.start.elapsed()));
     }
 

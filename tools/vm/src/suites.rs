@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The test suites, from fast to slow, and the run of several suites.
+//! The test suites, and the run of several of them.
 
 use crate::cache::Cache;
 use crate::error::{OnFile, Result};
 use crate::guest::{Guest, Outcome};
 use crate::kernel::{Kernel, Kind};
 use crate::modules::{self, Mode};
+use crate::parallel::{self, lock};
 use crate::results::ktap::{self, Case, Counts};
 use crate::step::{self, Log, Progress};
 use exact::matrix::viewers;
@@ -15,6 +16,7 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 mod aarch64;
@@ -75,23 +77,23 @@ pub enum Suite {
 }
 
 impl Suite {
-    /// All suites, the fast ones first.
+    /// All suites: those that find most in a short time, then the long ones. Two run in parallel, so the short ones at the end fill the time.
     pub const ALL: [Self; 16] = [
         Self::Host,
         Self::Litmus,
         Self::Kbuild,
         Self::Kunit,
         Self::E2e,
+        Self::Exact,
+        Self::Conform,
         Self::Matrix,
+        Self::Golden,
         Self::Beside,
+        Self::Break,
+        Self::Selftests,
         Self::Disk,
         Self::Old,
-        Self::Selftests,
-        Self::Exact,
-        Self::Break,
-        Self::Conform,
         Self::Aarch64,
-        Self::Golden,
         Self::Viewers,
     ];
 
@@ -161,89 +163,92 @@ pub struct Plan {
 pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
     let dir = cache.build().join("test");
     fs::create_dir_all(&dir).on("make", &dir)?;
-    let mut all = Vec::new();
-    let mut times = Vec::new();
-    let mut kernels = Kernels {
+    let kernels = Kernels {
         cache,
-        made: Vec::new(),
+        made: Mutex::new(Vec::new()),
     };
-    // If there are several suites, some of them run only a part of their cases.
-    let few = plan.suites.len() > 1;
-    for suite in &plan.suites {
-        // If there are several suites, the names of cases are those of `e2e`.
-        if matches!(
-            suite,
-            Suite::Matrix
-                | Suite::Beside
-                | Suite::Disk
-                | Suite::Old
-                | Suite::Selftests
-                | Suite::Exact
-                | Suite::Break
-                | Suite::Conform
-                | Suite::Golden
-        ) && plan.suites.len() > 1
-            && !plan.cases.is_empty()
-        {
-            continue;
-        }
+    // If there are several suites, the names of cases are those of `e2e`.
+    let has_cases = |suite: &&Suite| plan.cases.is_empty() || !suite.has_own_cases();
+    let suites: Vec<Suite> = match plan.suites[..] {
+        [_] => plan.suites.clone(),
+        _ => plan.suites.iter().filter(has_cases).copied().collect(),
+    };
+    let ended = parallel::each(SIDE_BY_SIDE, &suites, |_, suite| {
         let start = Instant::now();
-        let _ = step::ended();
-        let case = match suite {
-            Suite::Host => host::run(cache, &dir, few),
-            Suite::Litmus => litmus(cache, &mut kernels, plan),
-            Suite::Kbuild => kbuild::run(cache, &dir, &mut kernels, plan),
-            Suite::Kunit => kunit(cache, &dir, &mut kernels, plan),
-            Suite::E2e => guests::cases(cache, &dir, &mut kernels, plan),
-            Suite::Matrix => guests::matrix(cache, &dir, &mut kernels, plan),
-            Suite::Beside => guests::beside(cache, &dir, &mut kernels, plan),
-            Suite::Disk => kernels
-                .get(Kind::Lean)
-                .and_then(|kernel| disk::run(cache, &dir, &kernel)),
-            Suite::Old => old::run(cache, &dir),
-            Suite::Selftests => kernels
-                .get(Kind::Stock)
-                .and_then(|kernel| selftests::run(cache, &dir, &kernel)),
-            Suite::Exact => kernels.get(chosen(plan, Kind::Lean)).and_then(|kernel| {
-                let stock = kernels.get(Kind::Stock)?;
-                exact::run(cache, &dir, &kernel, &stock, &exact_programs(plan))
-            }),
-            Suite::Break => kernels
-                .get(Kind::Lean)
-                .and_then(|kernel| broken::run(cache, &dir, &kernel)),
-            Suite::Conform => kernels
-                .get(chosen(plan, Kind::Stock))
-                .and_then(|kernel| conform::run(cache, &dir, &kernel, &plan.cases, few)),
-            Suite::Viewers => kernels
-                .get(Kind::Stock)
-                .and_then(|kernel| viewers::run(cache, &dir, &kernel)),
-            Suite::Aarch64 => aarch64::run(cache, &dir),
-            Suite::Golden => golden::run(cache, &dir, &plan.cases, few),
-        };
         // An error that keeps a suite from running is a failing case of that suite.
-        let case = case.unwrap_or_else(|e| {
-            Case::suite(
-                &suite.to_string(),
-                vec![Case::fail("start", &e.to_string())],
-            )
+        let case = suite.run(cache, &dir, &kernels, plan).unwrap_or_else(|e| {
+            let case = Case::fail("start", &e.to_string());
+            Case::suite(&suite.to_string(), vec![case])
         });
         println!(
             "{suite}: {} in {:.1} s",
             case.counts().summary(),
             start.elapsed().as_secs_f64()
         );
-        all.push(case);
-        times.push((suite.to_string(), start.elapsed(), step::ended()));
-    }
+        (case, (suite.to_string(), start.elapsed()))
+    });
+    let (all, times): (Vec<_>, Vec<_>) = ended.into_iter().unzip();
     let path = dir.join("all.ktap");
     fs::write(&path, ktap::write(&all)).on("write", &path)?;
     let total = Case::suite("all", all);
     print_failures(&total);
-    for line in longest(times) {
+    println!("What took the time:");
+    for line in longest(times).into_iter().chain(longest(step::ended())) {
         println!("{line}");
     }
     println!("All results: {}", path.display());
     Ok(total.counts())
+}
+
+/// How many suites run in parallel. Most of them wait for one guest, which seldom uses more than one processor.
+const SIDE_BY_SIDE: usize = 2;
+
+impl Suite {
+    /// Whether its cases have other names than those of `e2e`.
+    fn has_own_cases(self) -> bool {
+        matches!(
+            self,
+            Self::Matrix
+                | Self::Beside
+                | Self::Disk
+                | Self::Old
+                | Self::Selftests
+                | Self::Exact
+                | Self::Break
+                | Self::Conform
+                | Self::Golden
+        )
+    }
+
+    fn run(self, cache: &Cache, dir: &Path, kernels: &Kernels<'_>, plan: &Plan) -> Result<Case> {
+        // If there are several suites, some of them run only a part of their cases.
+        let few = plan.suites.len() > 1;
+        match self {
+            Self::Host => host::run(cache, dir, few),
+            Self::Litmus => litmus(cache, kernels, plan),
+            Self::Kbuild => kbuild::run(cache, dir, kernels, plan),
+            Self::Kunit => kunit(cache, dir, kernels, plan),
+            Self::E2e => guests::cases(cache, dir, kernels, plan),
+            Self::Matrix => guests::matrix(cache, dir, kernels, plan),
+            Self::Beside => guests::beside(cache, dir, kernels, plan),
+            Self::Disk => disk::run(cache, dir, &kernels.get(Kind::Lean)?),
+            Self::Old => old::run(cache, dir),
+            Self::Selftests => selftests::run(cache, dir, &kernels.get(Kind::Stock)?),
+            Self::Exact => {
+                let kernel = kernels.get(chosen(plan, Kind::Lean))?;
+                let stock = kernels.get(Kind::Stock)?;
+                exact::run(cache, dir, &kernel, &stock, &exact_programs(plan))
+            }
+            Self::Break => broken::run(cache, dir, &kernels.get(Kind::Lean)?),
+            Self::Conform => {
+                let kernel = kernels.get(chosen(plan, Kind::Stock))?;
+                conform::run(cache, dir, &kernel, &plan.cases, few)
+            }
+            Self::Viewers => viewers::run(cache, dir, &kernels.get(Kind::Stock)?),
+            Self::Aarch64 => aarch64::run(cache, dir),
+            Self::Golden => golden::run(cache, dir, &plan.cases, few),
+        }
+    }
 }
 
 /// The kernel of a suite that runs on one kernel only: the requested one, or `usual`. Under emulation, each kernel takes minutes.
@@ -270,27 +275,12 @@ fn exact_programs(plan: &Plan) -> Vec<String> {
     }
 }
 
-/// The name of a suite, its duration, and its steps with their durations.
-type Times = (String, Duration, Vec<(String, Duration)>);
-
-/// The durations as lines: the suites, the longest first, each with its longest steps.
-fn longest(mut times: Vec<Times>) -> Vec<String> {
-    times.sort_by_key(|(_, time, _)| Reverse(*time));
-    let mut lines = vec!["What took the time:".to_owned()];
-    for (suite, time, mut steps) in times {
-        steps.sort_by_key(|(_, time)| Reverse(*time));
-        let steps: Vec<String> = steps
-            .iter()
-            .take(3)
-            .map(|(what, time)| format!("{what} {}", time.as_secs()))
-            .collect();
-        lines.push(format!(
-            "{:>6} s  {suite}: {}",
-            time.as_secs(),
-            steps.join(", ")
-        ));
-    }
-    lines
+/// The longest of these suites or steps as lines, the longest first. They may have run in parallel.
+fn longest(mut times: Vec<(String, Duration)>) -> Vec<String> {
+    const LINES: usize = 16;
+    times.sort_by_key(|(_, time)| Reverse(*time));
+    let line = |(what, time): &(String, Duration)| format!("{:>6} s  {what}", time.as_secs());
+    times.iter().take(LINES).map(line).collect()
 }
 
 fn print_failures(total: &Case) {
@@ -315,16 +305,18 @@ fn print_failures(total: &Case) {
 /// The kernels that this run has prepared, each once.
 struct Kernels<'a> {
     cache: &'a Cache,
-    made: Vec<Kernel>,
+    made: Mutex<Vec<Kernel>>,
 }
 
 impl Kernels<'_> {
-    fn get(&mut self, kind: Kind) -> Result<Kernel> {
-        if let Some(kernel) = self.made.iter().find(|k| k.kind == kind) {
-            return Ok(kernel.clone());
+    fn get(&self, kind: Kind) -> Result<Kernel> {
+        let made = |kernels: &[Kernel]| kernels.iter().find(|k| k.kind == kind).cloned();
+        if let Some(kernel) = made(&lock(&self.made)) {
+            return Ok(kernel);
         }
+        // Another suite may do the same. The cache makes each kernel once.
         let kernel = Kernel::prepare(self.cache, kind)?;
-        self.made.push(kernel.clone());
+        lock(&self.made).push(kernel.clone());
         Ok(kernel)
     }
 }
@@ -343,13 +335,13 @@ fn check(dir: &Path, name: &str, command: &mut Command) -> Result<Case> {
 }
 
 /// Runs the litmus tests. The memory model is part of the kernel's source, which is the same for all kernels.
-fn litmus(cache: &Cache, kernels: &mut Kernels<'_>, plan: &Plan) -> Result<Case> {
+fn litmus(cache: &Cache, kernels: &Kernels<'_>, plan: &Plan) -> Result<Case> {
     let kernel = kernels.get(plan.kernels.first().copied().unwrap_or(Kind::Stock))?;
     let model = kernel.build_dir().join("source/tools/memory-model");
     litmus::run(cache, &model)
 }
 
-fn kunit(cache: &Cache, dir: &Path, kernels: &mut Kernels<'_>, plan: &Plan) -> Result<Case> {
+fn kunit(cache: &Cache, dir: &Path, kernels: &Kernels<'_>, plan: &Plan) -> Result<Case> {
     let kernel = kernels.get(kunit_kernel(plan))?;
     let built = modules::build(cache, &kernel, Mode::Plain)?;
     let progress = Progress::begin(&format!("KUnit in the {} kernel", kernel.kind));
@@ -388,17 +380,11 @@ mod tests {
 
     #[test]
     fn the_longest_come_first() {
-        let seconds = Duration::from_secs;
-        let steps = [("a", 1), ("b", 4), ("c", 2), ("d", 3)];
-        let steps = steps.map(|(what, time)| (what.to_owned(), seconds(time)));
-        let times = vec![
-            ("short".to_owned(), seconds(9), Vec::new()),
-            ("long".to_owned(), seconds(10), steps.to_vec()),
-        ];
-        let lines = longest(times);
+        let times = [("short", 9), ("long", 10)];
+        let times = times.map(|(what, time)| (what.to_owned(), Duration::from_secs(time)));
         assert_eq!(
-            lines[1..],
-            ["    10 s  long: b 4, d 3, c 2", "     9 s  short: "]
+            longest(times.to_vec()),
+            ["    10 s  long", "     9 s  short"]
         );
     }
 

@@ -57,7 +57,11 @@ pub fn build(cache: &Cache) -> Result<Vec<(String, PathBuf)>> {
     if present.is_empty() {
         return Ok(Vec::new());
     }
-    let log = Log::create(&cache.build().join("tools.log"))?;
+    let place = cache.build();
+    std::fs::create_dir_all(&place).on("make", &place)?;
+    // Suites that run in parallel must not write the programs at the same time.
+    let _lock = Cache::new(&place, cache.checkout(), "").lock("tools")?;
+    let log = Log::create(&place.join("tools.log"))?;
     let progress = Progress::begin("building the tools for guests");
     let mut cargo = Command::new("cargo");
     cargo.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS", STATIC);

@@ -23,8 +23,6 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::Duration;
 
 mod consumers;
@@ -175,42 +173,6 @@ impl Drop for Decoder {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Runs both in parallel.
-fn both<A, B: Send>(
-    one: impl FnOnce() -> Result<A>,
-    other: impl FnOnce() -> Result<B> + Send,
-) -> Result<(A, B)> {
-    thread::scope(|scope| {
-        let other = scope.spawn(other);
-        let one = one();
-        let died = |_| Error::Other("a thread died".to_owned());
-        let other = other.join().map_err(died)?;
-        Ok((one?, other?))
-    })
-}
-
-/// Calls `each` for each item and its number, two at a time. Returns the results in the order of the items.
-fn by_two<T: Sync, R: Send>(
-    items: &[T],
-    each: impl Fn(usize, &T) -> Result<R> + Sync,
-) -> Result<Vec<R>> {
-    let next = AtomicUsize::new(0);
-    let worker = || -> Result<Vec<(usize, R)>> {
-        let mut made = Vec::new();
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(number) else {
-                return Ok(made);
-            };
-            made.push((number, each(number, item)?));
-        }
-    };
-    let (mut made, others) = both(worker, worker)?;
-    made.extend(others);
-    made.sort_by_key(|(number, _)| *number);
-    Ok(made.into_iter().map(|(_, made)| made).collect())
 }
 
 /// Compares the instructions that are shown with the next ones that were executed. Returns their number.

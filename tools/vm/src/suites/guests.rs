@@ -9,13 +9,12 @@ use crate::guest::vng;
 use crate::guest::{Devices, Guest};
 use crate::kernel::{Kernel, Kind};
 use crate::modules::{self, Mode};
+use crate::parallel;
 use crate::results::ktap::Case;
 use crate::step::Progress;
 use crate::suites::readers;
 use crate::tools;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 /// A run of `auxe2e` in a guest of each kernel.
@@ -241,7 +240,7 @@ const SIDE_BY_SIDE: usize = 3;
 fn run(
     cache: &Cache,
     dir: &Path,
-    kernels: &mut Kernels<'_>,
+    kernels: &Kernels<'_>,
     plan: &Plan,
     jobs: &[Job],
 ) -> Result<Vec<Case>> {
@@ -253,27 +252,12 @@ fn run(
         let built = modules::build(cache, &kernel, Mode::Plain)?;
         ready.push((job, kernel, built.files));
     }
-    let waiting = Mutex::new(ready.iter().enumerate());
-    let done = Mutex::new(Vec::new());
-    let worker = || loop {
-        let next = lock(&waiting).next();
-        let Some((number, (job, kernel, files))) = next else {
-            break;
-        };
-        let case = on_kernel(cache, dir, kernel, files, &programs, plan.vng, job);
-
-        lock(&done).push((number, case));
-    };
-    thread::scope(|scope| {
-        for _ in 0..SIDE_BY_SIDE {
-            scope.spawn(worker);
-        }
+    let done = parallel::each(SIDE_BY_SIDE, &ready, |_, (job, kernel, files)| {
+        on_kernel(cache, dir, kernel, files, &programs, plan.vng, job)
     });
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     let mut suites: Vec<Case> = Vec::new();
 
-    done.sort_by_key(|(number, _)| *number);
-    for ((_, case), job) in done.into_iter().zip(jobs) {
+    for (case, job) in done.into_iter().zip(jobs) {
         let kind = job.kind.to_string();
         let case =
             case.unwrap_or_else(|e| Case::suite(&kind, vec![Case::fail("start", &e.to_string())]));
@@ -303,10 +287,6 @@ fn add(suite: &mut Case, kernel: Case) {
     *suite = Case::suite(&suite.name, kernels);
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The suite `name`: first the results of its own guests, then those of the other guests.
 fn layer(name: &str, suites: Vec<Case>) -> Case {
     let (own, others): (Vec<_>, Vec<_>) = suites.into_iter().partition(|case| case.name == name);
@@ -319,7 +299,7 @@ fn layer(name: &str, suites: Vec<Case>) -> Case {
 pub(super) fn matrix(
     cache: &Cache,
     dir: &Path,
-    kernels: &mut Kernels<'_>,
+    kernels: &Kernels<'_>,
     plan: &Plan,
 ) -> Result<Case> {
     let jobs = jobs(plan, &MATRIX, &plan.cases);
@@ -328,12 +308,7 @@ pub(super) fn matrix(
 }
 
 /// Runs the cases, also those of the special guests.
-pub(super) fn cases(
-    cache: &Cache,
-    dir: &Path,
-    kernels: &mut Kernels<'_>,
-    plan: &Plan,
-) -> Result<Case> {
+pub(super) fn cases(cache: &Cache, dir: &Path, kernels: &Kernels<'_>, plan: &Plan) -> Result<Case> {
     let all = plan.cases.is_empty();
     let of =
         |name: &String, prefix: &str| name.starts_with(prefix) || prefix.starts_with(name.as_str());
@@ -370,7 +345,7 @@ pub(super) fn cases(
 pub(super) fn beside(
     cache: &Cache,
     dir: &Path,
-    kernels: &mut Kernels<'_>,
+    kernels: &Kernels<'_>,
     plan: &Plan,
 ) -> Result<Case> {
     let all = plan.cases.is_empty();

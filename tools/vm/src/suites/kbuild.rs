@@ -16,12 +16,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-pub(super) fn run(
-    cache: &Cache,
-    dir: &Path,
-    kernels: &mut Kernels<'_>,
-    plan: &Plan,
-) -> Result<Case> {
+pub(super) fn run(cache: &Cache, dir: &Path, kernels: &Kernels<'_>, plan: &Plan) -> Result<Case> {
     let mut cases = Vec::new();
     for kind in &plan.kernels {
         let case = match kernels.get(*kind).and_then(|kernel| strict(cache, &kernel)) {

@@ -5,12 +5,13 @@
 //! In the guest, stock perf records with `trace_unit` under the name `intel_pt`. Outside, the same perf decodes. The plugin that implements
 //! the device logs each instruction while the unit traces.
 
-use super::{both, end, follow, programs, Decoder};
+use super::{end, follow, programs, Decoder};
 use crate::cache::{self, Cache};
 use crate::error::{Error, OnFile, Result};
 use crate::guest::{Devices, Guest, Outcome};
 use crate::kernel::Kernel;
 use crate::modules::{self, Mode};
+use crate::parallel::both;
 use crate::plugin;
 use crate::results::ktap::Case;
 use crate::step::Progress;

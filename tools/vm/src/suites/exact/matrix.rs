@@ -15,12 +15,13 @@
 //! - The other modules compare perf's output with the log.
 
 use super::device::shown;
-use super::{both, by_two, programs};
+use super::programs;
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
 use crate::guest::{Devices, Guest, Outcome};
 use crate::kernel::Kernel;
 use crate::modules::{self, Mode};
+use crate::parallel::{self, both};
 use crate::results::ktap::Case;
 use crate::step::Progress;
 use crate::tools;
@@ -255,9 +256,10 @@ fn by_unit(
 
 /// Runs all rows, two at a time.
 fn judged(dir: &Path, recorded: &Recorded, rows: &[Row]) -> Result<Vec<Case>> {
-    by_two(rows, |number, row| {
+    let judged = parallel::each(2, rows, |number, row| {
         judge(&dir.join(format!("row-{number}")), recorded, row)
-    })
+    });
+    judged.into_iter().collect()
 }
 
 /// Runs a row in its own folder.

@@ -7,11 +7,12 @@
 //! the names of programs, which `auxrec` has recorded in the guest. In another recording, the guest is a virtual machine of a host. There
 //! perf does not support code changes: it finds errors until `auxrec` begins to record in the guest, but none after that.
 
-use super::{both, end, follow};
+use super::{end, follow};
 use crate::cache::Cache;
 use crate::error::{Error, OnFile, Result};
 use crate::guest::Guest;
 use crate::kernel::Kernel;
+use crate::parallel::both;
 use crate::results::ktap::Case;
 use crate::step::Progress;
 use crate::trace::{self, Plan, Recorded};

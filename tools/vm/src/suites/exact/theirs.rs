@@ -5,13 +5,13 @@
 //!
 //! [`CANNOT`] has the tests that cannot pass here, with the reasons. If such a test does not pass, it is reported as skipped.
 
-use super::both;
 use crate::cache::Cache;
 use crate::error::{OnFile, Result};
 use crate::guest::python;
 use crate::guest::{Devices, Guest, Outcome};
 use crate::kernel::Kernel;
 use crate::modules::{self, Mode};
+use crate::parallel::both;
 use crate::results::ktap::Case;
 use crate::step::Progress;
 use std::fs;

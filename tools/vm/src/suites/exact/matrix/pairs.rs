@@ -14,9 +14,10 @@ use crate::error::{Error, OnFile, Result};
 use crate::guest::{Devices, Guest, Outcome};
 use crate::kernel::Kernel;
 use crate::modules::{self, Mode};
+use crate::parallel::{self, both};
 use crate::results::ktap::Case;
 use crate::step::Progress;
-use crate::suites::exact::{both, by_two, programs};
+use crate::suites::exact::programs;
 use crate::tools;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -257,11 +258,12 @@ t() {{
         let said = outcome.files.join("said");
         let said = fs::read_to_string(&said).on("read", &said)?;
         let said: BTreeMap<usize, (&str, &str)> = said.lines().filter_map(ended).collect();
-        let found = by_two(&all, |number, asked| {
+        let found = parallel::each(2, &all, |number, asked| {
             let file = outcome.files.join(format!("{number}.data"));
             let said = said.get(&number).copied();
             judged(unit, asked, said, &file, &self.executed)
-        })?;
+        });
+        let found: Vec<_> = found.into_iter().collect::<Result<_>>()?;
         Ok(case(name, &all, &found))
     }
 }
