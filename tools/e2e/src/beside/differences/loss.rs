@@ -10,21 +10,13 @@ use auxview::trace::Trace;
 use rustix::process::Signal;
 
 use super::Tool::{Auxrec, Perf};
-use super::{both, of_each, perf_reads, CPU, SLEEP};
+use super::{both, of_each, of_pieces, outcome, perf_reads, CPU, SLEEP};
 use crate::hotplug::{of_cpu, switch};
 use crate::recorder::size;
 use crate::recording::{auxrec, said, Reader, TraceFile};
 use crate::wait::wait_for;
 
-/// Describes the number of pieces that perf finds in a file.
-fn of_pieces(read: Option<usize>) -> String {
-    match read {
-        Some(pieces) => format!("perf reads {pieces} pieces of trace"),
-        None => "perf cannot read the file".to_owned(),
-    }
-}
-
-/// perf reports only how often trace was lost, and exits with 0. auxrec reports for how long, and its exit status shows the loss.
+/// auxrec must report how often trace was lost and for how long, and its exit status must show the loss.
 pub(super) fn full_area() -> Result<String> {
     let mut out = Vec::new();
     for tool in [Perf, Auxrec] {
@@ -36,22 +28,14 @@ pub(super) fn full_area() -> Result<String> {
         }
         arguments.extend(SLEEP);
         let ended = tool.start(&file, &arguments)?.wait(Reader::Slow)?;
-        match tool {
-            Perf => ensure!(
-                ended.status == 0 && !ended.errors.contains("lost"),
-                "perf: exit status {}: {}",
-                ended.status,
-                ended.errors
-            ),
-            Auxrec => {
-                let reported = std::fs::read_to_string(&json)?;
-                ensure!(
-                    ended.status == 3 && reported.contains("\"truncated\""),
-                    "auxrec: exit status {}: {reported}",
-                    ended.status
-                );
-                std::fs::remove_file(&json)?;
-            }
+        if tool == Auxrec {
+            let reported = std::fs::read_to_string(&json)?;
+            ensure!(
+                ended.status == 3 && reported.contains("\"truncated\""),
+                "auxrec: exit status {}: {reported}",
+                ended.status
+            );
+            std::fs::remove_file(&json)?;
         }
         let report = Command::new("perf")
             .args(["script", "--no-itrace", "-i"])
@@ -66,8 +50,12 @@ pub(super) fn full_area() -> Result<String> {
         ensure!(loss.truncated != 0, "the area was never full");
         out.push(match tool {
             Perf => format!(
-                "status {}, and record does not say it; perf script says {:?}",
+                "status {}, and record {}; perf script says {:?}",
                 ended.status,
+                match ended.errors.contains("lost") {
+                    true => "says it",
+                    false => "does not say it",
+                },
                 reported.unwrap_or_default()
             ),
             Auxrec => format!(
@@ -115,24 +103,19 @@ pub(super) fn offline() -> Result<String> {
         let later = later.count();
         // The trace of CPU 1 was waited for above. Its last AUX record may be any time before the end, so auxrec is not checked.
         ensure!(
-            tool == Auxrec || later > 4,
-            "perf: {later} AUX records of CPU 0 after the last one of CPU 1"
-        );
-        ensure!(
             tool == Perf || perf_reads(file.path())?.is_some(),
             "perf cannot read the file of a CPU that came back"
         );
         let reported = ended.errors.contains("offline") || ended.status == 3;
-        ensure!(
-            reported == (tool == Auxrec),
-            "{}: {}",
-            tool.name(),
-            ended.errors
-        );
+        ensure!(tool == Perf || reported, "auxrec: {}", ended.errors);
         out.push(match tool {
             Perf => format!(
-                "status {}, and no trace of the CPU when it is back",
-                ended.status
+                "status {}, and {} of the CPU when it is back",
+                ended.status,
+                match later > 4 {
+                    true => "no trace",
+                    false => "trace",
+                }
             ),
             Auxrec => format!("status {}, and the CPU is traced again", ended.status),
         });
@@ -154,15 +137,16 @@ pub(super) fn full_disk() -> Result<String> {
         mount("mount", &["-t", "tmpfs", "-o", "size=1m", "disk"])?;
         let file = TraceFile::within(directory);
         let workload = ["--", "auxe2e", "workload", "sleep", "--ms", "30000"];
-        let ended = tool.record(&file, &[&CPU[..], &workload].concat());
+        // A piece of trace must be smaller than the disk.
+        let rings = ["-m", "64,64"];
+        let ended = tool.record(&file, &[&CPU[..4], &rings, &workload].concat());
         let read = ended.and_then(|ended| Ok((ended, perf_reads(file.path())?)));
         mount("umount", &[])?;
         let (ended, read) = read?;
-        ensure!(ended.status != 0, "{} succeeds", tool.name());
         ensure!(
-            read.is_some_and(|pieces| pieces != 0) == (tool == Auxrec),
-            "pieces in the file of {}: {read:?}",
-            tool.name()
+            tool == Perf || ended.status != 0 && read.is_some_and(|pieces| pieces != 0),
+            "auxrec: exit status {}, pieces in its file: {read:?}",
+            ended.status
         );
         out.push(format!("status {}, {}", ended.status, of_pieces(read)));
     }
@@ -189,7 +173,7 @@ pub(super) fn killed() -> Result<String> {
         );
         std::fs::remove_file(&recovered)?;
         ensure!(
-            after.is_some_and(|pieces| pieces != 0) && before.is_some() == (tool == Auxrec),
+            after.is_some_and(|pieces| pieces != 0) && (tool == Perf || before.is_some()),
             "{}: {before:?}, and {after:?} after recover",
             tool.name()
         );
@@ -202,7 +186,7 @@ pub(super) fn killed() -> Result<String> {
     of_each(&out)
 }
 
-/// perf writes to the control page of a ring that it has mapped read-only.
+/// A ring of records that is overwritten is mapped read-only. A recorder must not write to its control page.
 pub(super) fn overwritten() -> Result<String> {
     let arguments = ["-S", "--overwrite", "-e", CPU[1], "-a", "-m", "16,64"];
     let sleep = ["--", "auxe2e", "workload", "sleep", "--ms", "500"];
@@ -210,17 +194,12 @@ pub(super) fn overwritten() -> Result<String> {
     let file = Perf.file();
     let ended = Perf.record(&file, &arguments)?;
     let crash = 128 + Signal::SEGV.as_raw();
-    ensure!(
-        ended.status == crash || ended.errors.contains("Segmentation fault"),
-        "perf: exit status {}: {}",
-        ended.status,
-        ended.errors
-    );
+    let of_perf = match ended.status == crash || ended.errors.contains("Segmentation fault") {
+        true => "crashes (SIGSEGV)".to_owned(),
+        false => outcome(&ended, file.path(), "")?,
+    };
     let mut arguments = arguments;
     arguments[0] = "-Se";
     let bytes = Auxrec.records(&arguments)?;
-    Ok(both(
-        "crashes (SIGSEGV)",
-        &format!("{bytes} bytes of trace"),
-    ))
+    Ok(both(&of_perf, &format!("{bytes} bytes of trace")))
 }
