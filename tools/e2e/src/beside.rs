@@ -84,11 +84,12 @@ struct Run {
     workload: &'static [&'static str],
 }
 
+/// An area that holds all trace, so that a recorder that gets no processor for a while loses none.
 const ONE_CPU: Run = Run {
     alias: (1, "intel_pt"),
     terms: "rate=2048",
     limit: 1 << 20,
-    rings: "64,64",
+    rings: "64,512",
     target: &["-C", "1"],
     workload: &["sleep", "--ms", "2500"],
 };
@@ -103,11 +104,13 @@ const ONE_THREAD: Run = Run {
     workload: &["spin", "--ms", "2500"],
 };
 
+/// An area that is filled eight times, so slowly that a recorder may get no processor for a third of a second.
 const WRAPS: Run = Run {
-    terms: "rate=1024,packet=3,burst=5",
+    terms: "rate=64,packet=3,burst=5",
     // Whole bursts of 5 packets of 3 units of 64 bytes.
-    limit: 960 * 600,
+    limit: 960 * 300,
     rings: "16,8",
+    workload: &["sleep", "--ms", "6000"],
     ..ONE_CPU
 };
 

@@ -330,18 +330,20 @@ pub(super) fn locked_memory() -> Result<String> {
 
 /// The default watermark of auxrec must be 7/16 of the area, in whole pages.
 pub(super) fn watermark() -> Result<String> {
+    // Even the smallest area holds the trace of a second.
+    let event = "intel_pt/rate=64/";
     let mut of_perf = Vec::new();
     for (pages, ours) in [("16", 7 * 4096), ("64", 28 * 4096), ("1024", 448 * 4096)] {
         let rings = format!("64,{pages}");
         let file = Perf.file();
-        let arguments = ["-vv", "-e", CPU[1], "-C", "1", "-m", &rings];
+        let arguments = ["-vv", "-e", event, "-C", "1", "-m", &rings];
         let sleep = ["--", "auxe2e", "workload", "sleep", "--ms", "50"];
         let ended = Perf.record(&file, &[&arguments[..], &sleep].concat())?;
         let line = ended.errors.lines().find(|l| l.contains("aux_watermark"));
         let value = line.and_then(|line| line.split_whitespace().last());
         of_perf.push(value.unwrap_or("an unknown number of").to_owned());
         let file = Auxrec.file();
-        let arguments = ["-e", CPU[1], "-C", "1", "-m", &rings];
+        let arguments = ["-e", event, "-C", "1", "-m", &rings];
         let ended = Auxrec.record(&file, &[&arguments[..], &sleep].concat())?;
         ensure!(ended.status == 0, "auxrec: {}", ended.errors);
         let bytes_of = std::fs::read(file.path())?;
