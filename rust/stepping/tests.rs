@@ -200,7 +200,8 @@ mod reported {
         // CAST: An address has 64 bits, and the length is 3.
         let (at, len) = (AT as c_ulong, text.len() as c_uint);
 
-        // SAFETY: `text` may be read for its length, and `nested` be written.
+        // SAFETY: `text` has `len` bytes. Both borrows outlive the call, which unregisters its
+        // probe and waits for the end of those that run. KUnit runs cases in a task that may sleep.
         to_result(unsafe {
             bindings::rust_stepping_report_nested(at, text.as_ptr(), len, &raw mut nested)
         })?;

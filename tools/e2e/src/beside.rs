@@ -84,7 +84,7 @@ struct Run {
     workload: &'static [&'static str],
 }
 
-/// An area that holds all trace, so that a recorder that gets no processor for a while loses none.
+/// The area holds all trace, so that a recorder that gets no processor for a while loses none.
 const ONE_CPU: Run = Run {
     alias: (1, "intel_pt"),
     terms: "rate=2048",
@@ -104,7 +104,7 @@ const ONE_THREAD: Run = Run {
     workload: &["spin", "--ms", "2500"],
 };
 
-/// An area that is filled eight times, so slowly that a recorder may get no processor for a third of a second.
+/// The area is filled eight times, so slowly that a recorder may get no processor for a third of a second.
 const WRAPS: Run = Run {
     terms: "rate=64,packet=3,burst=5",
     // Whole bursts of 5 packets of 3 units of 64 bytes.
