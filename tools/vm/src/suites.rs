@@ -173,6 +173,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
         [_] => plan.suites.clone(),
         _ => plan.suites.iter().filter(has_cases).copied().collect(),
     };
+    let begun = Instant::now();
     let ended = parallel::each(SIDE_BY_SIDE, &suites, |_, suite| {
         let start = Instant::now();
         // An error that keeps a suite from running is a failing case of that suite.
@@ -192,7 +193,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
     fs::write(&path, ktap::write(&all)).on("write", &path)?;
     let total = Case::suite("all", all);
     print_failures(&total);
-    println!("What took the time:");
+    println!("What took the {} s:", begun.elapsed().as_secs());
     for line in longest(times).into_iter().chain(longest(step::ended())) {
         println!("{line}");
     }
