@@ -63,6 +63,9 @@ pub struct Args {
     /// Reload unused drivers in the middle of a program: unload each and load DIRECTORY/MODULE.ko.
     #[arg(long, value_name = "DIRECTORY")]
     modules: Option<PathBuf>,
+    /// Also redirect events to rings with the AUX area of another PMU. The memory of a kernel whose drivers do not check that is at risk.
+    #[arg(long)]
+    foreign_areas: bool,
     /// Execute these programs only: a step a line, as a failure prints them.
     programs: Vec<PathBuf>,
 }
@@ -108,6 +111,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         println!("# {pmu}");
     }
     let mut fuzzer = Fuzzer::begin(&pmus, args.modules.as_deref());
+    fuzzer.foreign_areas = args.foreign_areas;
     if !args.programs.is_empty() {
         for path in &args.programs {
             let text = std::fs::read_to_string(path);
@@ -191,6 +195,7 @@ struct Fuzzer<'a> {
     pmus: &'a [Pmu],
     /// The modules of their drivers.
     modules: Vec<Option<Module>>,
+    foreign_areas: bool,
     watch: Watch,
     times: Times,
     operations: u64,
@@ -212,6 +217,7 @@ impl<'a> Fuzzer<'a> {
         let fuzzer = Self {
             pmus,
             modules: pmus.iter().map(module).collect(),
+            foreign_areas: false,
             watch: Watch::begin(),
             times: Times::default(),
             operations: 0,
@@ -341,7 +347,8 @@ impl<'a> Fuzzer<'a> {
         for module in self.modules.iter().flatten() {
             before.push((module.references()?, module));
         }
-        let mut play = Play::new(self.pmus, &self.modules, Model::new(units, cpus(), hotplug));
+        let model = Model::new(units, cpus(), hotplug).with_foreign_areas(self.foreign_areas);
+        let mut play = Play::new(self.pmus, &self.modules, model);
         let played = play.run(program, &mut self.times);
         self.operations += play.operations();
         drop(play);

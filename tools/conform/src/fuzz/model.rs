@@ -133,6 +133,8 @@ pub struct Area {
     pub at: usize,
     /// Whether it is in overwrite mode.
     pub overwrite: bool,
+    /// The unit whose driver has set it up.
+    unit: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -152,6 +154,8 @@ pub struct Model {
     online: [bool; CPUS],
     /// Whether CPUs can be taken offline.
     hotplug: bool,
+    /// Whether events are redirected to rings of other PMUs.
+    foreign: bool,
 }
 
 impl Model {
@@ -165,7 +169,14 @@ impl Model {
             born: 0,
             online: std::array::from_fn(|cpu| cpu < cpus),
             hotplug: hotplug && cpus >= CPUS,
+            foreign: false,
         }
+    }
+
+    /// Whether a program may redirect an event to a ring that has the AUX area of another PMU.
+    pub fn with_foreign_areas(mut self, permitted: bool) -> Self {
+        self.foreign = permitted;
+        self
     }
 
     fn event(&self, slot: usize) -> Option<&Event> {
@@ -273,7 +284,9 @@ impl Model {
             other != slot && self.may_run(other) && self.pmu(unit) == self.pmu(event.unit)
         };
         let is_there = |unit: &Unit| unit.exclusive && (unit.commits || !(0..SLOTS).any(shares));
-        is_unit.is_some_and(is_there) && area.is_some() && here && alone
+        // A driver must not begin a transaction in an area that another one has set up.
+        let owns = |area: Area| self.pmu(area.unit) == self.pmu(event.unit);
+        is_unit.is_some_and(is_there) && area.is_some_and(owns) && here && alone
     }
 
     /// Whether the event must then fill the area, and a record must report that.

@@ -87,7 +87,8 @@ impl End {
 /// The command that executes random programs on all our drivers at once, until one does not do what the model predicts.
 #[must_use]
 pub fn adversary(end: End, seed: Option<u64>) -> String {
-    let mut command = format!("auxload; conform fuzz --modules /modules {PATIENT} --burst 500");
+    let mut command =
+        format!("auxload; conform fuzz --modules /modules --foreign-areas {PATIENT} --burst 500");
     match end {
         End::After(seconds) => command.push_str(&format!(" --seconds {seconds}")),
         End::Operations(number) => command.push_str(&format!(" --operations {number}")),

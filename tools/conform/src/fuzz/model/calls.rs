@@ -219,6 +219,7 @@ impl Model {
                 return Outcome::fails(Errno::NOMEM);
             }
         }
+        let unit = event.unit;
         if let Some(event) = self.event_mut(aux.slot) {
             event.areas += 1;
         }
@@ -229,6 +230,7 @@ impl Model {
                 pages: aux.pages,
                 at,
                 overwrite: aux.overwrite,
+                unit,
             });
         }
         Outcome::Done
@@ -306,6 +308,10 @@ impl Model {
         let free = event.mappings() == 0;
         match other.buffer {
             Some(buffer) if slot != to && event.cpu == other.cpu && same_task && units && free => {
+                // perf permits that by way of an event without AUX: see Documentation/upstream.
+                if !self.foreign && self.has_other_units(buffer, event.unit) {
+                    return Outcome::Nothing;
+                }
                 if let Some(event) = self.event_mut(slot) {
                     event.buffer = Some(buffer);
                 }
@@ -313,5 +319,16 @@ impl Model {
             }
             _ => Outcome::fails(Errno::INVAL),
         }
+    }
+
+    /// Whether an event of another PMU with AUX than this unit's writes to a ring, or has set up its area.
+    fn has_other_units(&self, buffer: usize, unit: Option<usize>) -> bool {
+        let events = self.events.iter().flatten();
+        let units = events
+            .filter(|event| event.buffer == Some(buffer))
+            .map(|event| event.unit)
+            .chain(self.area(buffer).map(|area| area.unit));
+        let differs = |other: Option<usize>| other.is_some() && self.pmu(other) != self.pmu(unit);
+        unit.is_some() && units.into_iter().any(differs)
     }
 }

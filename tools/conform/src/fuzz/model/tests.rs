@@ -227,6 +227,51 @@ fn trace_that_sources_share() {
     }
 }
 
+/// By way of an event without AUX, perf redirects an event to a ring with the area of another PMU.
+#[test]
+fn foreign_areas() {
+    let mut units = model().units;
+    units.push(Unit {
+        name: "other".to_owned(),
+        ..units[0].clone()
+    });
+    let open = |slot: usize, unit: &str| {
+        opens(slot, r#"{"cpu":0}"#).replace(r#""unit":0"#, &format!(r#""unit":{unit}"#))
+    };
+    let redirect =
+        |slot: usize, to: usize| format!(r#"{{"redirect":{{"slot":{slot},"to":{to}}}}}"#);
+    let begin = [open(0, "0"), open(1, "null"), open(2, "1")];
+    let map = r#"{"map":{"slot":0,"pages":8}}"#.to_owned();
+    let [to_ring, to_other] = [redirect(1, 0), redirect(2, 1)];
+    let area = areas(0, 2, "behind");
+    for (permitted, right) in [(true, Outcome::Done), (false, Outcome::Nothing)] {
+        // The event of the other PMU is redirected after the area is mapped, and before.
+        for order in [
+            [&map, &area, &to_ring, &to_other],
+            [&map, &to_ring, &to_other, &area],
+        ] {
+            let lines = begin.iter().chain(order).cloned().collect::<Vec<_>>();
+            let program = parse(&lines.join("\n")).unwrap();
+            let mut model = Model::new(units.clone(), 2, true).with_foreign_areas(permitted);
+            for op in &program {
+                let outcome = model.step(op);
+                let is_other = matches!(op, Op::Redirect { slot: 2, .. });
+                assert_eq!(
+                    outcome,
+                    if is_other {
+                        right.clone()
+                    } else {
+                        Outcome::Done
+                    }
+                );
+            }
+            assert!(model.must_trace(0));
+            assert!(!model.must_trace(2));
+            assert_eq!(model.buffer(2).is_some(), permitted);
+        }
+    }
+}
+
 /// Whether the event of the first slot may write.
 #[test]
 fn who_may_write() {
