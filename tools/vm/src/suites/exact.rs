@@ -295,6 +295,8 @@ fn guest<'a>(
     let mut guest = Guest::new(kernel, modules)?
         // No vDSO: perf here does not have the code of the guest kernel's vDSO.
         .append("vdso=0 vdso32=0 vsyscall=xonly kunit.enable=0")
+        // Debian's kernels execute x32 programs only if told to. Others ignore this.
+        .append("syscall.x32=y")
         .timeout(Duration::from_secs(5400))
         // The programs and their interpreters are in the initramfs.
         .more_memory(256)
