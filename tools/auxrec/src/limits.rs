@@ -148,8 +148,8 @@ impl Limits {
     /// Why the system call does not reach perf in the kernel, and what to do.
     pub(crate) fn no_call(&self) -> &'static str {
         if self.filtered {
-            "a seccomp filter forbids perf_event_open(), as containers have it: start the container with `--cap-add PERFMON`, or with \
-             `--security-opt seccomp=unconfined`, or record outside of it"
+            "a seccomp filter forbids perf_event_open(), as containers have it, or an emulator lacks it: start the container with \
+             `--cap-add PERFMON`, or with `--security-opt seccomp=unconfined`, or record outside of it"
         } else {
             "this kernel is built without perf events (CONFIG_PERF_EVENTS)"
         }
