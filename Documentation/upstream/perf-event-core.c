@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Five defects of perf's core: see README.md. As root:
+ * Six defects of perf's core: see README.md. As root:
  *
- *	gcc -Wall -o perf-event-core perf-event-core.c && ./perf-event-core [PMU [GROUP [CPU]]]
+ *	gcc -Wall -o perf-event-core perf-event-core.c && ./perf-event-core [PMU [GROUP [CPU [OTHER]]]]
  *
  * A line for each ends with "as documented" or with "DEFECT". The second needs a PMU with an AUX area, as intel_pt; on a kernel
  * with the defect it leaves a warning in the log, and a ring buffer that is never released. The third needs a control group of
  * perf's that has no task, as /sys/fs/cgroup/NAME; on a kernel with the defect it leaves two warnings. The fourth takes a CPU offline
  * and online again; on a kernel with the defect it uses memory that was freed, which KASAN reports. "-" is no PMU and no group. The
- * fifth is a race of two CPUs, which one of some million reads meets.
+ * fifth is a race of two CPUs, which one of some million reads meets. The sixth needs a second PMU with an AUX area, and runs alone:
+ * on a kernel with the defect, a driver takes the memory of another one's for its own.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -39,13 +40,26 @@ static int event(uint32_t type, uint64_t config, int disabled, int leader)
 		.type = type,
 		.config = config,
 		.disabled = disabled,
-		.exclude_kernel = 1,
 	};
 	int fd = syscall(SYS_perf_event_open, &attr, 0, -1, leader, 0);
 
 	if (fd < 0)
 		die("perf_event_open");
 	return fd;
+}
+
+static int type_of(const char *pmu)
+{
+	char path[256];
+	FILE *file;
+	int type;
+
+	snprintf(path, sizeof(path), "/sys/bus/event_source/devices/%s/type", pmu);
+	file = fopen(path, "r");
+	if (!file || fscanf(file, "%d", &type) != 1)
+		die(path);
+	fclose(file);
+	return type;
 }
 
 static uint64_t count(int fd)
@@ -81,18 +95,10 @@ static void redirected(const char *pmu)
 	long page = sysconf(_SC_PAGESIZE);
 	struct perf_event_mmap_page *base;
 	int first, second;
-	char path[256];
 	void *area;
-	FILE *file;
-	int type;
 
-	snprintf(path, sizeof(path), "/sys/bus/event_source/devices/%s/type", pmu);
-	file = fopen(path, "r");
-	if (!file || fscanf(file, "%d", &type) != 1)
-		die(path);
-	fclose(file);
 	first = event(PERF_TYPE_SOFTWARE, PERF_COUNT_SW_DUMMY, 1, -1);
-	second = event(type, 0, 1, -1);
+	second = event(type_of(pmu), 0, 1, -1);
 	base = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_SHARED, first, 0);
 	if (base == MAP_FAILED)
 		die("mmap");
@@ -103,6 +109,37 @@ static void redirected(const char *pmu)
 	area = mmap(NULL, 16 * page, PROT_READ | PROT_WRITE, MAP_SHARED, second, 2 * page);
 	printf("an AUX area of another event's ring is not mapped: %s\n",
 	       area == MAP_FAILED ? "as documented" : "DEFECT");
+}
+
+/* An event in a ring that has the AUX area of another PMU. perf refuses that directly, but not by way of an event without AUX. */
+static void foreign(const char *pmu, const char *other)
+{
+	long page = sysconf(_SC_PAGESIZE);
+	int owner = event(type_of(pmu), 0, 1, -1);
+	int between = event(PERF_TYPE_SOFTWARE, PERF_COUNT_SW_DUMMY, 1, -1);
+	int stranger = event(type_of(other), 0, 1, -1);
+	struct perf_event_mmap_page *base;
+	volatile unsigned int i;
+	void *area;
+
+	base = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_SHARED, owner, 0);
+	if (base == MAP_FAILED)
+		die("mmap");
+	base->aux_offset = 2 * page;
+	base->aux_size = 16 * page;
+	area = mmap(NULL, 16 * page, PROT_READ | PROT_WRITE, MAP_SHARED, owner, 2 * page);
+	if (area == MAP_FAILED || ioctl(between, PERF_EVENT_IOC_SET_OUTPUT, owner))
+		die("the ring of the first PMU");
+	if (!ioctl(stranger, PERF_EVENT_IOC_SET_OUTPUT, between)) {
+		if (ioctl(stranger, PERF_EVENT_IOC_ENABLE, 0))
+			die("PERF_EVENT_IOC_ENABLE");
+		for (i = 0; i < 100000000; i++)
+			;
+		if (ioctl(stranger, PERF_EVENT_IOC_DISABLE, 0))
+			die("PERF_EVENT_IOC_DISABLE");
+	}
+	printf("another PMU does not write to an AUX area: %s\n",
+	       base->aux_head ? "DEFECT" : "as documented");
 }
 
 /* Moves this process. */
@@ -217,7 +254,6 @@ static void times(void)
 		.size = sizeof(attr),
 		.type = PERF_TYPE_SOFTWARE,
 		.config = PERF_COUNT_SW_DUMMY,
-		.exclude_kernel = 1,
 		.read_format = PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING,
 	};
 	uint64_t values[3];
@@ -253,6 +289,10 @@ static void times(void)
 
 int main(int argc, char **argv)
 {
+	if (argc > 4) {
+		foreign(argv[1], argv[4]);
+		return 0;
+	}
 	sibling();
 	if (argc > 1 && strcmp(argv[1], "-"))
 		redirected(argv[1]);
