@@ -63,7 +63,8 @@ pub struct Args {
     /// Reload unused drivers in the middle of a program: unload each and load DIRECTORY/MODULE.ko.
     #[arg(long, value_name = "DIRECTORY")]
     modules: Option<PathBuf>,
-    /// Also redirect events to rings with the AUX area of another PMU. The memory of a kernel whose drivers do not check that is at risk.
+    /// Also redirect events to rings with the AUX area of another PMU. A driver that does not check whose area it is may corrupt the
+    /// memory of the kernel.
     #[arg(long)]
     foreign_areas: bool,
     /// Execute these programs only: a step a line, as a failure prints them.

@@ -154,7 +154,7 @@ pub struct Model {
     online: [bool; CPUS],
     /// Whether CPUs can be taken offline.
     hotplug: bool,
-    /// Whether events are redirected to rings of other PMUs.
+    /// Whether events may be redirected to rings with the AUX area of another PMU.
     foreign: bool,
 }
 
@@ -173,7 +173,7 @@ impl Model {
         }
     }
 
-    /// Whether a program may redirect an event to a ring that has the AUX area of another PMU.
+    /// Permits or forbids programs to redirect events to rings with the AUX area of another PMU. At first it is forbidden.
     pub fn with_foreign_areas(mut self, permitted: bool) -> Self {
         self.foreign = permitted;
         self

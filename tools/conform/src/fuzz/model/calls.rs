@@ -321,14 +321,13 @@ impl Model {
         }
     }
 
-    /// Whether an event of another PMU with AUX than this unit's writes to a ring, or has set up its area.
+    /// Whether another PMU than this unit's has an event that writes to a ring, or has set up the ring's AUX area.
     fn has_other_units(&self, buffer: usize, unit: Option<usize>) -> bool {
         let events = self.events.iter().flatten();
-        let units = events
+        let mut others = events
             .filter(|event| event.buffer == Some(buffer))
             .map(|event| event.unit)
             .chain(self.area(buffer).map(|area| area.unit));
-        let differs = |other: Option<usize>| other.is_some() && self.pmu(other) != self.pmu(unit);
-        unit.is_some() && units.into_iter().any(differs)
+        unit.is_some() && others.any(|other| other.is_some() && self.pmu(other) != self.pmu(unit))
     }
 }

@@ -254,16 +254,11 @@ fn foreign_areas() {
             let program = parse(&lines.join("\n")).unwrap();
             let mut model = Model::new(units.clone(), 2, true).with_foreign_areas(permitted);
             for op in &program {
-                let outcome = model.step(op);
-                let is_other = matches!(op, Op::Redirect { slot: 2, .. });
-                assert_eq!(
-                    outcome,
-                    if is_other {
-                        right.clone()
-                    } else {
-                        Outcome::Done
-                    }
-                );
+                let right = match op {
+                    Op::Redirect { slot: 2, .. } => &right,
+                    _ => &Outcome::Done,
+                };
+                assert_eq!(&model.step(op), right);
             }
             assert!(model.must_trace(0));
             assert!(!model.must_trace(2));
