@@ -76,7 +76,7 @@ impl Cpu {
 
 /// Whether this is a task that may sleep.
 pub(crate) fn may_sleep() -> bool {
-    // SAFETY: No requirements.
+    // SAFETY: Reading the context has no requirements.
     unsafe { bindings::rust_perf_may_sleep() }
 }
 
@@ -125,8 +125,9 @@ impl Later {
     /// `this` must be that of a live object, which the function may free, and which nothing uses
     /// after this.
     pub(crate) unsafe fn run(this: *const Self) {
-        // SAFETY: Set up, by the type invariant, with the module that the worker holds. Once, by
-        // the safety requirement. `Later` is a transparent wrapper.
+        // SAFETY: It is set up, by the type invariant, with the module that the worker holds. The
+        // caller guarantees that nothing uses it after this, so this is the only call. `Later` is a
+        // transparent wrapper.
         unsafe { bindings::rust_perf_run_later(Opaque::cast_into(this.cast())) };
     }
 }
@@ -172,10 +173,12 @@ impl<T: Send + 'static> Node<T> {
     ///
     /// `later` must be that of a leaked `Node<T>`, which is not used any more.
     unsafe extern "C" fn free(later: *mut bindings::rust_perf_later) {
-        // SAFETY: By the safety requirement. `Later` is a transparent wrapper.
+        // SAFETY: The caller guarantees that this is the `later` of a `Node<T>`. `Later` is a
+        // transparent wrapper.
         let this = unsafe { container_of!(later.cast::<Later>(), Self, later) };
 
-        // SAFETY: From a box that is not moved out of, by the safety requirement.
+        // SAFETY: The caller guarantees that the node was leaked, and that nothing uses it. It was
+        // a box, which is pinned and not moved out of.
         drop(unsafe { Pin::new_unchecked(KBox::from_raw(this)) });
     }
 }
@@ -198,7 +201,7 @@ impl<T: Send + 'static> DerefMut for DropInTask<T> {
 
 impl<T: Send + 'static> Drop for DropInTask<T> {
     fn drop(&mut self) {
-        // SAFETY: Not used after this.
+        // SAFETY: The field is not used after this: `self` is being dropped.
         let node = unsafe { ManuallyDrop::take(&mut self.0) };
 
         if may_sleep() {

@@ -129,7 +129,9 @@ impl<T: Pmu> Cell<T> {
             |pending| {
                 if pending.contains(Pending::STOP) {
                     let mut timer = None;
-                    // SAFETY: The guard is held, on the event's CPU; the reference above is gone.
+                    // SAFETY: The guard is held, on the event's CPU with interrupts off, and the
+                    // first closure has returned with its reference: no other reference exists, by
+                    // the type invariant.
                     let count = unsafe { &mut *count };
 
                     stop_one(driver, count, &mut Counting::new(event, cpu, &mut timer));
@@ -159,11 +161,12 @@ unsafe fn on_cpu<T: Pmu, R>(
     f: impl FnOnce(&Registered<T, Counter>, &Event<'_, T>, &context::Cpu) -> R,
 ) -> Option<R> {
     let raw = NonNull::new(event)?;
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that this is an event of a `Registered<T, Counter>`, which perf
+    // does not unregister during a callback.
     let registered = unsafe { Registered::<T, Counter>::of(raw) };
     // SAFETY: Its `event_init()` has succeeded; `destroy()` comes after this callback.
     let event = unsafe { Event::<T>::from_raw(raw) };
-    // SAFETY: Interrupts are off until the callback returns, by the safety requirement.
+    // SAFETY: The caller guarantees that interrupts are off until the callback returns.
     let cpu = unsafe { context::Cpu::current() };
 
     Some(f(registered, &event, &cpu))
@@ -192,7 +195,8 @@ unsafe extern "C" fn add<T: Pmu>(event: *mut bindings::perf_event, flags: c_int)
         }
     };
 
-    // SAFETY: By the safety requirement.
+    // SAFETY: perf guarantees that interrupts are off, and that this is an event of the PMU, on its
+    // CPU.
     unsafe { on_cpu::<T, _>(event, add) }.unwrap_or(EINVAL.to_errno())
 }
 
@@ -223,7 +227,8 @@ fn start_one<T: Pmu>(
 ///
 /// Called by perf: interrupts off, on the event's CPU.
 unsafe extern "C" fn del<T: Pmu>(event: *mut bindings::perf_event, _flags: c_int) {
-    // SAFETY: By the safety requirement.
+    // SAFETY: perf guarantees for `del()` what `stop()` requires: interrupts are off, on the
+    // event's CPU.
     unsafe { stop::<T>(event, 0) };
 }
 
@@ -235,7 +240,8 @@ unsafe extern "C" fn start<T: Pmu>(event: *mut bindings::perf_event, _flags: c_i
         start_one(registered, event, cpu);
     };
 
-    // SAFETY: By the safety requirement.
+    // SAFETY: perf guarantees that interrupts are off, and that this is an event of the PMU, on its
+    // CPU.
     unsafe { on_cpu::<T, _>(event, start) };
 }
 
@@ -254,7 +260,8 @@ unsafe extern "C" fn stop<T: Pmu>(event: *mut bindings::perf_event, _flags: c_in
             });
     };
 
-    // SAFETY: By the safety requirement.
+    // SAFETY: perf guarantees that interrupts are off, and that this is an event of the PMU, on its
+    // CPU.
     unsafe { on_cpu::<T, _>(event, stop) };
 }
 
@@ -279,6 +286,7 @@ unsafe extern "C" fn read<T: Pmu>(event: *mut bindings::perf_event) {
             });
     };
 
-    // SAFETY: By the safety requirement.
+    // SAFETY: perf guarantees that interrupts are off, and that this is an event of the PMU, on its
+    // CPU or not running.
     unsafe { on_cpu::<T, _>(event, read) };
 }

@@ -132,14 +132,14 @@ impl<'a, C: format::Config> Attr<'a, C> {
     ///
     /// `event` must be a `struct perf_event` in its `pmu->event_init()`, and stay so for `'a`.
     pub(crate) unsafe fn new(event: NonNull<bindings::perf_event>) -> Result<Self> {
-        // SAFETY: Valid by the safety requirement. `attr` is not written after the event was
-        // allocated, except for the period, which is not read here.
+        // SAFETY: The caller guarantees that the event is valid. `attr` is not written after the
+        // event was allocated, except for the period, which is not read here.
         let raw: &'a _ = unsafe { &(*event.as_ptr()).attr };
 
         if raw.freq() != 0 {
             return Err(EINVAL);
         }
-        // SAFETY: Valid by the safety requirement.
+        // SAFETY: The caller guarantees that the event is valid.
         if unsafe { bindings::rust_perf_has_branch_stack(event.as_ptr()) } {
             return Err(EOPNOTSUPP);
         }
@@ -150,9 +150,10 @@ impl<'a, C: format::Config> Attr<'a, C> {
         let config2 = *unsafe { raw.__bindgen_anon_4.config2.as_ref() };
         let words: [u64; WORDS] = [raw.config, config1, config2, raw.config3];
 
-        // SAFETY: Valid by the safety requirement; set before `event_init()`.
+        // SAFETY: The caller guarantees that the event is valid. perf sets the field before
+        // `event_init()`.
         let cpu = unsafe { (*event.as_ptr()).cpu };
-        // SAFETY: Valid by the safety requirement; perf sets the bit for tasks before
+        // SAFETY: The caller guarantees that the event is valid. perf sets the bit for tasks before
         // `event_init()`.
         let attach_state = unsafe { (*event.as_ptr()).attach_state };
         let target = match (
@@ -171,7 +172,8 @@ impl<'a, C: format::Config> Attr<'a, C> {
             raw,
             target,
             config: C::new(words)?,
-            // SAFETY: Valid by the safety requirement; `parent` is set before `event_init()`.
+            // SAFETY: The caller guarantees that the event is valid. perf sets `parent` before
+            // `event_init()`.
             inherited: !unsafe { (*event.as_ptr()).parent }.is_null(),
         })
     }
@@ -239,21 +241,22 @@ impl<'a, C: format::Config> Attr<'a, C> {
     ///
     /// C counterpart: `event->group_leader`.
     pub fn leader<L: AuxPmu>(&self, pmu: &Entry<L>) -> Option<&L::Event> {
-        // SAFETY: Live by the type invariant; set before `event_init()`.
+        // SAFETY: The event is live, by the type invariant. perf sets the field before
+        // `event_init()`.
         let leader = NonNull::new(unsafe { (*self.event.as_ptr()).group_leader })?.as_ptr();
-        // SAFETY: Live: it is the event, or perf holds it while it opens the event.
+        // SAFETY: The leader is live: it is the event, or perf holds it while it opens the event.
         let its_pmu = unsafe { (*leader).pmu };
 
         if !pmu.is_of(its_pmu) {
             return None;
         }
-        // SAFETY: Live: it is the event, or perf holds it while it opens the event.
+        // SAFETY: The leader is live: it is the event, or perf holds it while it opens the event.
         let private = unsafe { (*leader).pmu_private }.cast::<State<L>>();
-        // SAFETY: In an event of the PMU of `pmu`, this is null before its `event_init()` succeeds,
-        // and then a `State<L>`. Only `destroy()` frees that: for the last reference, which perf
-        // holds, or when the PMU is unregistered. `is_of()` was true inside the SRCU section in
-        // which perf creates events. So `perf_pmu_unregister()` waits for the end of that section,
-        // and thus for the end of `'a`.
+        // SAFETY: The pointer of an event of the PMU of `pmu` is null before its `event_init()`
+        // succeeds, and then a `State<L>`. Only `destroy()` frees that: for the last reference,
+        // which perf holds, or when the PMU is unregistered. `is_of()` was true inside the SRCU
+        // section in which perf creates events. So `perf_pmu_unregister()` waits for the end of
+        // that section, and thus for the end of `'a`.
         let state = unsafe { private.as_ref() }?;
 
         Some(&state.data)
@@ -316,7 +319,7 @@ impl<'a, T: Pmu> Event<'a, T> {
 
     #[inline]
     pub(crate) fn state(&self) -> &'a State<T> {
-        // SAFETY: Live by the type invariant.
+        // SAFETY: The event is live, by the type invariant.
         let private = unsafe { (*self.raw.as_ptr()).pmu_private };
 
         // SAFETY: A `State<T>` by the type invariant, only ever lent out shared, and freed by
@@ -336,32 +339,34 @@ impl<'a, T: Pmu> Event<'a, T> {
     ///
     /// A transaction of the event must be open, or about to be in this callback, for `'a`.
     pub(crate) unsafe fn filters(&self) -> &'a [Filter] {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees that a transaction of the event is open, or about to be,
+        // for `'a`.
         unsafe { self.state().filters.get() }
     }
 
     /// The period of its samples, which user space may change.
     #[inline]
     pub(crate) fn period(&self, _cpu: &context::Cpu) -> u64 {
-        // SAFETY: Live by the type invariant.
+        // SAFETY: The event is live, by the type invariant.
         let period = unsafe { &raw const (*self.raw.as_ptr()).hw.sample_period };
 
-        // SAFETY: A field of the live event. perf may write it on another CPU while the event does
-        // not run: this is one load, as READ_ONCE() is.
+        // SAFETY: This is a field of a live event. perf may write it on another CPU while the event
+        // does not run: this is one load, as READ_ONCE() is.
         unsafe { period.read_volatile() }
     }
 
     /// Writes `PERF_RECORD_AUX_OUTPUT_HW_ID`.
     pub(crate) fn report_aux_output_id(&self, id: u64, _cpu: &context::Cpu) {
-        // SAFETY: Live by the type invariant. May be called in any context, NMI included.
+        // SAFETY: The event is live, by the type invariant. The function may be called in any
+        // context, NMI included.
         unsafe { bindings::perf_report_aux_output_id(self.as_ptr(), id) };
     }
 
     /// Adds `n` to the counter.
     #[inline]
     pub(crate) fn count(&self, n: u64, _cpu: &context::Cpu) {
-        // SAFETY: Live by the type invariant. The callbacks of an event run on its CPU, and `_cpu`
-        // is proof that this is one, with interrupts off.
+        // SAFETY: The event is live, by the type invariant. The callbacks of an event run on its
+        // CPU, and `_cpu` is proof that this is one, with interrupts off.
         unsafe { bindings::rust_perf_event_count(self.as_ptr(), n) };
     }
 

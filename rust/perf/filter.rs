@@ -152,7 +152,7 @@ unsafe fn iter<'a>(
     list: NonNull<bindings::list_head>,
 ) -> impl Iterator<Item = &'a bindings::perf_addr_filter> {
     let head = list.as_ptr();
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that this is the head of a list that does not change.
     let mut next = unsafe { (*head).next };
 
     core::iter::from_fn(move || {
@@ -160,7 +160,8 @@ unsafe fn iter<'a>(
             return None;
         }
 
-        // SAFETY: Not the head, so part of a filter, by the safety requirement.
+        // SAFETY: The caller guarantees that this is a list of filters, and `next` is not its head:
+        // it is part of a filter.
         let filter = unsafe { &*container_of!(next, bindings::perf_addr_filter, entry) };
         next = filter.entry.next;
         Some(filter)
@@ -181,7 +182,8 @@ pub(crate) unsafe fn of_list(
 ) -> Result<KVec<AddrFilter>> {
     let mut filters = KVec::new();
 
-    // SAFETY: By the safety requirement; the list is the caller's own.
+    // SAFETY: The caller guarantees that perf passes this list to `addr_filters_validate()`. It is
+    // perf's own, and does not change during that call.
     for filter in unsafe { iter(list) } {
         if filters.len() >= max {
             return Err(EOPNOTSUPP);
@@ -209,8 +211,9 @@ pub(crate) unsafe fn of_list(
 /// event is open.
 pub(crate) struct Filters(UnsafeCell<KVec<Filter>>);
 
-// SAFETY: Written on the event's CPU while no transaction of the event is open, by the type
-// invariant. Read in an open transaction of the event, by the safety requirement of `get()`.
+// SAFETY: The list is written on the event's CPU while no transaction of the event is open, by the
+// type invariant. It is read in an open transaction of the event, by the safety requirement of
+// `get()`.
 unsafe impl Sync for Filters {}
 
 impl Filters {
@@ -227,7 +230,8 @@ impl Filters {
     /// A transaction of the event must be open, or about to be in this callback, for as long as the
     /// slice is used.
     pub(crate) unsafe fn get(&self) -> &[Filter] {
-        // SAFETY: Not written meanwhile: by the safety requirement and the type invariant.
+        // SAFETY: The caller guarantees that a transaction is open, or about to be. By the type
+        // invariant the list is not written then.
         unsafe { &*self.0.get() }
     }
 
@@ -243,14 +247,16 @@ impl Filters {
         list: NonNull<bindings::list_head>,
         ranges: *const bindings::perf_addr_filter_range,
     ) {
-        // SAFETY: Not read meanwhile: no transaction is open, by the safety requirement.
+        // SAFETY: The caller guarantees that no transaction of the event is open, so nothing reads
+        // the list, and that this is the event's CPU, so nothing else writes it.
         let filters = unsafe { &mut *self.0.get() };
         let mut entry = ranges;
         filters.clear();
 
-        // SAFETY: Locked, by the safety requirement.
+        // SAFETY: The caller guarantees that this is the list of the event's filters, and that it
+        // is locked.
         for filter in unsafe { iter(list) } {
-            // SAFETY: There is an entry for each filter.
+            // SAFETY: The caller guarantees that `ranges` has an entry for each filter.
             let found = unsafe { entry.read() };
             let mapped = filter.path.dentry.is_null() || found.start != 0;
             let range = mapped.then(|| range(found.start, found.size));
@@ -259,7 +265,7 @@ impl Filters {
                 // Fits: `of_list()` has accepted no more filters than there is space for.
                 let _ = filters.push_within_capacity(Filter { action, range });
             }
-            // SAFETY: In the array, or right behind it.
+            // SAFETY: The next entry is in the array, or right behind it.
             entry = unsafe { entry.add(1) };
         }
     }
@@ -290,7 +296,7 @@ impl List {
 
         for (action, offset, size, in_file) in wanted {
             let mut filter = KBox::new(
-                // SAFETY: Pointers and integers, for which 0 is a value.
+                // SAFETY: All fields are pointers and integers, for which 0 is a value.
                 unsafe { core::mem::zeroed::<bindings::perf_addr_filter>() },
                 GFP_KERNEL,
             )?;
@@ -338,7 +344,7 @@ mod tests {
 
         for (n, max, good) in [(0, 0, true), (1, 0, false), (2, 2, true), (3, 2, false)] {
             let mut list = List::new(three.into_iter().take(n))?;
-            // SAFETY: A list of filters, of our own.
+            // SAFETY: This is a list of filters, of our own.
             let wanted = unsafe { of_list(list.head(), max) };
 
             assert_eq!(wanted.is_ok(), good);
@@ -351,11 +357,12 @@ mod tests {
     fn asked_for_is_told() -> Result {
         let mut list = List::new([(START, 0x1000, 0, true), (77, 0, 0, false)])?;
 
-        // SAFETY: A list of filters, of our own. The second has an action that perf does not know.
+        // SAFETY: This is a list of filters, of our own. The second has an action that perf does
+        // not know.
         assert!(unsafe { of_list(list.head(), 8) }.err() == Some(EINVAL));
 
         let mut list = List::new([(START, 0x1000, 0, true)])?;
-        // SAFETY: A list of filters, of our own.
+        // SAFETY: This is a list of filters, of our own.
         let wanted = unsafe { of_list(list.head(), 8)? };
         let expected = AddrFilter {
             action: Action::Start,

@@ -50,8 +50,8 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        // SAFETY: Set up, by the type invariant. All PMUs are gone: their modules depend on this
-        // one.
+        // SAFETY: The state is set up, by the type invariant. No node is left: PMUs belong to
+        // modules that depend on this one.
         unsafe { bindings::rust_perf_cpuhp_remove(STATE.load(Relaxed)) };
     }
 }
@@ -106,7 +106,7 @@ impl Node {
     ///
     /// It must have been added.
     pub(crate) unsafe fn remove(&self) {
-        // SAFETY: Added, by the safety requirement.
+        // SAFETY: The caller guarantees that the node was added.
         unsafe { bindings::rust_perf_cpuhp_del(STATE.load(Relaxed), self.node.get()) };
     }
 }
@@ -115,7 +115,7 @@ impl Node {
 ///
 /// `node` must be that of a [`Node`] that was added.
 unsafe extern "C" fn startup(cpu: c_uint, node: *mut bindings::hlist_node) -> c_int {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that this is the node of a `Node` that was added.
     unsafe { call(cpu, node, |node| node.online) }
 }
 
@@ -123,7 +123,7 @@ unsafe extern "C" fn startup(cpu: c_uint, node: *mut bindings::hlist_node) -> c_
 ///
 /// As for [`startup`].
 unsafe extern "C" fn teardown(cpu: c_uint, node: *mut bindings::hlist_node) -> c_int {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that this is the node of a `Node` that was added.
     unsafe { call(cpu, node, |node| node.offline) }
 }
 
@@ -136,10 +136,10 @@ unsafe fn call(
     which: fn(&Node) -> Callback,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees that this is the node of a `Node` that was added.
         let node = unsafe { container_of!(Opaque::cast_from(node), Node, node) };
         let node = NonNull::new(node.cast_mut()).ok_or(EINVAL)?;
-        // SAFETY: Added, and so alive.
+        // SAFETY: The node was added, and is removed before it is freed.
         let callback = which(unsafe { node.as_ref() });
 
         // SAFETY: The function is from this node.

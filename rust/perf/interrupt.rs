@@ -145,13 +145,14 @@ impl<T: AuxPmu> Entry<T> {
 /// Runs `f` with interrupts off.
 #[inline]
 pub(crate) fn on_this_cpu<R>(f: impl FnOnce(&context::Cpu) -> R) -> R {
-    // SAFETY: No requirements; restored below.
+    // SAFETY: Interrupts may be switched off anywhere. This function restores them.
     let flags = unsafe { bindings::rust_perf_local_irq_save() };
     // SAFETY: Interrupts are off until `f`, which borrows it, has returned.
     let cpu = unsafe { context::Cpu::current() };
     let result = f(&cpu);
 
-    // SAFETY: From `rust_perf_local_irq_save()`, above.
+    // SAFETY: The flags are those that `rust_perf_local_irq_save()` has returned to this function,
+    // on this CPU.
     unsafe { bindings::rust_perf_local_irq_restore(flags) };
     result
 }

@@ -23,9 +23,10 @@ pub(crate) struct Local<T: Word>(UnsafeCell<T>);
 /// An integer of 32 or 64 bits that is aligned to its size.
 pub(crate) unsafe trait Word: Copy {}
 
-// SAFETY: 32 bits, aligned to 4 bytes.
+// SAFETY: It has 32 bits, and is aligned to 4 bytes.
 unsafe impl Word for u32 {}
-// SAFETY: 64 bits, aligned to 8 bytes: the crate refuses to be built for machines of 32 bits.
+// SAFETY: It has 64 bits, and is aligned to 8 bytes: the crate refuses to be built for machines of
+// 32 bits.
 unsafe impl Word for u64 {}
 
 // SAFETY: Each access is volatile, aligned and of the size of a register, so that no two accesses

@@ -58,12 +58,13 @@ impl Header {
 /// - Unless something else keeps the module, none of its code may run after this.
 #[inline(never)]
 pub(crate) unsafe fn release(header: NonNull<Header>) {
-    // SAFETY: Live by the safety requirement.
+    // SAFETY: The caller guarantees that the header is that of a live object.
     let Header { end, module } = unsafe { header.read() };
 
-    // SAFETY: Called once, with the object, by the safety requirement.
+    // SAFETY: The caller guarantees that this is the only call for the object, whose function `end`
+    // is.
     unsafe { end(header) };
-    // SAFETY: The object's reference, which it does not drop itself.
+    // SAFETY: This gives back the object's reference, which it does not drop itself.
     unsafe { bindings::module_put(module) };
 }
 
@@ -76,7 +77,8 @@ pub(crate) unsafe fn release(header: NonNull<Header>) {
 #[inline(never)]
 pub(crate) unsafe extern "C" fn free_aux(private: *mut c_void) {
     if let Some(header) = NonNull::new(private.cast()) {
-        // SAFETY: By the safety requirement; only perf's code runs after this.
+        // SAFETY: perf passes what `into_foreign()` has returned, once. Only perf's code runs after
+        // this.
         unsafe { release(header) };
     }
 }

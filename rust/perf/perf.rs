@@ -138,7 +138,7 @@ struct Registry(());
 
 impl Registry {
     fn new() -> Result<Self> {
-        // SAFETY: Called once, in the module's init.
+        // SAFETY: The module's init calls this, once.
         to_result(unsafe { bindings::rust_perf_registry_init() })?;
         // INVARIANT: Just registered.
         Ok(Self(()))
@@ -147,7 +147,7 @@ impl Registry {
 
 impl Drop for Registry {
     fn drop(&mut self) {
-        // SAFETY: Registered, by the type invariant.
+        // SAFETY: The registry is set up, by the type invariant.
         unsafe { bindings::rust_perf_registry_exit() };
     }
 }

@@ -154,7 +154,7 @@ impl<T: Pmu, K: Kind<T>> Registration<T, K> {
                 "a driver that starts counting stops counting, and ticks only then"
             );
         }
-        // SAFETY: No requirements.
+        // SAFETY: Reading the context has no requirements.
         if !unsafe { bindings::rust_perf_may_unregister() } {
             pr_err!(
                 "cannot register {}: this is a callback of a PMU, or must not sleep\n",
@@ -220,9 +220,9 @@ impl<T: Pmu, K: Kind<T>> Drop for Handle<T, K> {
             return;
         };
 
-        // SAFETY: No requirements.
+        // SAFETY: Reading the context has no requirements.
         if unsafe { bindings::rust_perf_may_unregister() } {
-            // SAFETY: Initialised by `Registered::init()`.
+            // SAFETY: `Registered::init()` has initialised the entry.
             match unsafe { bindings::rust_perf_registration_claim(registered.entry.get()) } {
                 true => drop(registered),
                 // The module is being unloaded: the registry ends the registration and frees the
@@ -235,7 +235,8 @@ impl<T: Pmu, K: Kind<T>> Drop for Handle<T, K> {
         //
         // SAFETY: The box is neither moved out of nor freed before `Registered::end()`.
         let registered = KBox::leak(unsafe { Pin::into_inner_unchecked(registered) });
-        // SAFETY: Initialised by `Registered::init()`, and ended once: the box was taken.
+        // SAFETY: `Registered::init()` has initialised the entry. It is ended once: the box was
+        // taken.
         unsafe { bindings::rust_perf_registration_end_later(registered.entry.get()) };
     }
 }
@@ -353,10 +354,11 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
 
     /// Registers the PMU with perf. This is the last step: from here on perf calls the callbacks.
     fn register(&self) -> Result {
-        // SAFETY: Not registered yet, so no other code has a reference to it.
+        // SAFETY: The PMU is not registered yet, so no other code has a reference to it.
         unsafe { (*self.pmu.get()).attr_groups = self.groups.as_raw() };
 
-        // SAFETY: `self` is pinned; the node is removed below, or when `self` is dropped.
+        // SAFETY: `self` is pinned. The node is removed if registering fails, or when `self` is
+        // dropped.
         unsafe { self.hotplug.add()? };
 
         self.shared.set_pmu(self.pmu.get());
@@ -377,13 +379,14 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
                 error.to_errno()
             );
             self.shared.set_pmu(core::ptr::null());
-            // SAFETY: Added above.
+            // SAFETY: `self.hotplug.add()` has succeeded.
             unsafe { self.hotplug.remove() };
             self.close();
         })?;
-        // SAFETY: Added once; `self` is pinned, and the node is removed when it is dropped.
+        // SAFETY: The node is added once; `self` is pinned, and the node is removed when it is
+        // dropped.
         unsafe { self.suspend.add() };
-        // SAFETY: Initialised, pinned, and removed when `self` is dropped.
+        // SAFETY: The entry is initialised, pinned, and removed when `self` is dropped.
         unsafe { bindings::rust_perf_registry_add(self.entry.get()) };
         Ok(())
     }
@@ -405,10 +408,11 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
     ///
     /// `entry` must be that of a leaked box, which must not be used after this call.
     unsafe extern "C" fn end(entry: *mut bindings::rust_perf_registration) {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees that this is the entry of a leaked box.
         let this = unsafe { container_of!(Opaque::cast_from(entry), Self, entry) };
 
-        // SAFETY: From a box that is not moved out of, by the safety requirement.
+        // SAFETY: The caller guarantees that the box was leaked, and is not used after this. It is
+        // pinned, and not moved out of.
         drop(unsafe { Pin::new_unchecked(KBox::from_raw(this.cast_mut())) });
     }
 
@@ -416,7 +420,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
     ///
     /// `node` must be the `hotplug` of a `Registered<T, K>`.
     unsafe fn of_node<'a>(node: NonNull<hotplug::Node>) -> &'a Self {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees that this is the `hotplug` of a `Registered<T, K>`.
         let this = unsafe { container_of!(node.as_ptr(), Self, hotplug) };
 
         // SAFETY: Nodes are removed before the registration is dropped.
@@ -429,7 +433,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
     ///
     /// As for [`Self::of_node`]; on that CPU.
     unsafe fn online(node: NonNull<hotplug::Node>, cpu: u32) -> Result {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees that this is the `hotplug` of a `Registered<T, K>`.
         let this = unsafe { Self::of_node(node) };
 
         if !this.shared.units.may_have(cpu) {
@@ -452,7 +456,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
     ///
     /// As for [`Self::of_node`]; on that CPU.
     unsafe fn offline(node: NonNull<hotplug::Node>, cpu: u32) -> Result {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees that this is the `hotplug` of a `Registered<T, K>`.
         let this = unsafe { Self::of_node(node) };
 
         // First, so that no transaction is open when the driver is called.
@@ -470,7 +474,8 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
     ///
     /// `node` must be the `suspend` of a `Registered<T, K>`; in a task that stays on its CPU.
     unsafe fn suspends(node: NonNull<suspend::Node>) {
-        // SAFETY: By the safety requirement; nodes are removed before the registration is dropped.
+        // SAFETY: The caller guarantees that this is the `suspend` of a `Registered<T, K>`, which
+        // removes it before it is dropped.
         let this = unsafe { &*container_of!(node.as_ptr(), Self, suspend) };
 
         this.set_online(false);
@@ -482,7 +487,8 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
     ///
     /// As for [`Self::suspends`].
     unsafe fn resumes(node: NonNull<suspend::Node>) {
-        // SAFETY: By the safety requirement; nodes are removed before the registration is dropped.
+        // SAFETY: The caller guarantees that this is the `suspend` of a `Registered<T, K>`, which
+        // removes it before it is dropped.
         let this = unsafe { &*container_of!(node.as_ptr(), Self, suspend) };
 
         this.set_online(true);
@@ -493,9 +499,9 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
         let Units::System(home) = &self.shared.units else {
             return;
         };
-        // SAFETY: No requirements.
+        // SAFETY: Any number of a CPU may be asked for.
         let next = unsafe { bindings::rust_perf_any_online_but(cpu) };
-        // SAFETY: Written at boot only.
+        // SAFETY: The kernel writes `nr_cpu_ids` at boot only.
         let none = next >= unsafe { bindings::nr_cpu_ids };
         // If there is no other CPU, the PMU is being unregistered: no event is left, and no CPU
         // goes offline.
@@ -533,7 +539,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
     /// picks.
     #[inline]
     pub(crate) unsafe fn of<'a>(event: NonNull<bindings::perf_event>) -> &'a Self {
-        // SAFETY: Live by the safety requirement.
+        // SAFETY: The caller guarantees that the event is live.
         let pmu = unsafe { (*event.as_ptr()).pmu };
 
         // SAFETY: The PMU of a `Registered<T, K>`, which stays, by the safety requirement.
@@ -548,10 +554,11 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
     /// picks.
     #[inline]
     pub(crate) unsafe fn of_pmu<'a>(pmu: *mut bindings::pmu) -> &'a Self {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees that this is the `pmu` of a `Registered<T, K>`.
         let this = unsafe { container_of!(Opaque::cast_from(pmu), Self, pmu) };
 
-        // SAFETY: Initialised before it was registered, and not dropped before it is unregistered.
+        // SAFETY: The caller guarantees that the registration stays during `'a`. It was initialised
+        // before the PMU was registered.
         unsafe { &*this }
     }
 
@@ -562,7 +569,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
 
     /// `pmu->type`.
     pub(crate) fn type_(&self) -> c_int {
-        // SAFETY: Written by `perf_pmu_register()` only.
+        // SAFETY: Only `perf_pmu_register()` writes the field.
         unsafe { (*self.pmu.get()).type_ }
     }
 }
@@ -570,19 +577,19 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
 #[pinned_drop]
 impl<T: Pmu, K: Kind<T>> PinnedDrop for Registered<T, K> {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: Initialised; it may have been removed already.
+        // SAFETY: The entry is initialised. It may have been removed already.
         unsafe { bindings::rust_perf_registry_del(self.entry.get()) };
         // From here on `Attr::leader()` does not find its events.
         self.shared.set_pmu(core::ptr::null());
         // Events that are still open are stopped, and become REVOKED. This fails only for PMUs with
         // `event_unmapped()`, which no PMU of the framework has.
         //
-        // SAFETY: Registered, by the type invariant; this is a task that may sleep and is in none
-        // of the PMU's callbacks: `Handle` and the registry ensure that.
+        // SAFETY: The PMU is registered, by the type invariant. This is a task that may sleep and
+        // is in none of the PMU's callbacks: `Handle` and the registry ensure that.
         unsafe { bindings::perf_pmu_unregister(self.pmu.get()) };
-        // SAFETY: Added in `register()`.
+        // SAFETY: `register()` has added the node.
         unsafe { self.suspend.remove() };
-        // SAFETY: Added in `register()`.
+        // SAFETY: `register()` has added the node.
         unsafe { self.hotplug.remove() };
         self.close();
     }

@@ -60,9 +60,9 @@ impl Node {
     /// It must not have been added. `self` must stay where it is, and be [removed](Self::remove)
     /// before it is freed.
     pub(crate) unsafe fn add(&self) {
-        // SAFETY: Initialised by `new()`, and not in a list; it stays where it is until it is
-        // removed, by the safety requirement. The registration does not fail: the list has no other
-        // node of this address, and priorities need not differ.
+        // SAFETY: `new()` has initialised the block. The caller guarantees that it is in no list,
+        // and stays where it is until it is removed. The registration does not fail: the list has
+        // no other node of this address, and priorities need not differ.
         unsafe { bindings::rust_perf_pm_add(self.block.get()) };
     }
 
@@ -72,7 +72,7 @@ impl Node {
     ///
     /// It must have been added.
     pub(crate) unsafe fn remove(&self) {
-        // SAFETY: Added, by the safety requirement.
+        // SAFETY: The caller guarantees that the block was added.
         unsafe { bindings::rust_perf_pm_del(self.block.get()) };
     }
 }
@@ -96,7 +96,7 @@ unsafe extern "C" fn notify(
         ) => resume,
         _ => return 0,
     };
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that this is the block of a `Node` that was added.
     let node = unsafe { container_of!(Opaque::cast_from(block), Node, block) };
 
     // SAFETY: The node is alive until it is removed, which waits for this function; `suspend()` and
@@ -110,7 +110,7 @@ unsafe extern "C" fn notify(
 ///
 /// `node` must be a [`Node`] that is alive.
 unsafe extern "C" fn suspend(node: *mut c_void) -> c_int {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that this is a `Node` that is alive.
     unsafe { call(node, |node| node.suspend) }
 }
 
@@ -118,7 +118,7 @@ unsafe extern "C" fn suspend(node: *mut c_void) -> c_int {
 ///
 /// As for [`suspend`].
 unsafe extern "C" fn resume(node: *mut c_void) -> c_int {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that this is a `Node` that is alive.
     unsafe { call(node, |node| node.resume) }
 }
 
@@ -127,7 +127,7 @@ unsafe extern "C" fn resume(node: *mut c_void) -> c_int {
 /// As for [`suspend`].
 unsafe fn call(node: *mut c_void, which: fn(&Node) -> Callback) -> c_int {
     if let Some(node) = NonNull::new(node.cast::<Node>()) {
-        // SAFETY: Alive, by the safety requirement.
+        // SAFETY: The caller guarantees that the node is alive.
         let callback = which(unsafe { node.as_ref() });
 
         // SAFETY: The function is from this node.

@@ -69,10 +69,11 @@ pub(crate) fn root_files<T: Pmu, K: Kind<T>>(cpumask: bool) -> &'static [sysfs::
 pub(crate) fn in_callback<R>(f: impl FnOnce() -> R) -> R {
     let mut callback = MaybeUninit::<bindings::rust_perf_callback>::uninit();
 
-    // SAFETY: Valid for writes, and stays until `rust_perf_leave_callback()`.
+    // SAFETY: The callback is valid for writes, and stays on this stack until
+    // `rust_perf_leave_callback()`.
     unsafe { bindings::rust_perf_enter_callback(callback.as_mut_ptr()) };
     let result = f();
-    // SAFETY: Entered above, by this task.
+    // SAFETY: This task has entered the callback, with `rust_perf_enter_callback()`.
     unsafe { bindings::rust_perf_leave_callback(callback.as_mut_ptr()) };
     result
 }
@@ -88,16 +89,16 @@ unsafe extern "C" fn event_init<T: Pmu, K: Kind<T>>(event: *mut bindings::perf_e
 
         // perf tries every PMU for an event whose type it does not know.
         //
-        // SAFETY: The event is perf's, and live.
+        // SAFETY: perf calls `event_init()` with a live event.
         let asked = unsafe { (*event.as_ptr()).attr.type_ };
         if u32::try_from(registered.type_()) != Ok(asked) {
             return Err(ENOENT);
         }
 
         let shared = &registered.shared;
-        // SAFETY: In `event_init()`.
+        // SAFETY: perf calls this function as the event's `event_init()`.
         unsafe { place(event, &shared.units)? };
-        // SAFETY: In `event_init()`.
+        // SAFETY: perf calls this function as the event's `event_init()`.
         let attr = unsafe { Attr::<T::Config>::new(event)? };
         // This includes the drop of the driver's data on failure.
         let state = in_callback(|| {
@@ -107,11 +108,11 @@ unsafe extern "C" fn event_init<T: Pmu, K: Kind<T>>(event: *mut bindings::perf_e
             Ok::<_, Error>(KBox::new(state, GFP_KERNEL)?)
         })?;
 
-        // SAFETY: The event is perf's, and live; `pmu_private` is the PMU's.
+        // SAFETY: perf calls `event_init()` with a live event; `pmu_private` is the PMU's.
         unsafe { (*event.as_ptr()).pmu_private = KBox::into_raw(state).cast() };
         // Last: perf calls it even if `event_init()` fails after this.
         //
-        // SAFETY: The event is perf's, and live.
+        // SAFETY: perf calls `event_init()` with a live event.
         unsafe { (*event.as_ptr()).destroy = Some(destroy::<T>) };
         Ok(0)
     })
@@ -124,9 +125,9 @@ unsafe extern "C" fn event_init<T: Pmu, K: Kind<T>>(event: *mut bindings::perf_e
 ///
 /// `event` must be an event in its `event_init()`.
 unsafe fn place(event: NonNull<bindings::perf_event>, units: &Units) -> Result {
-    // SAFETY: Live by the safety requirement.
+    // SAFETY: The caller guarantees that the event is in its `event_init()`, and thus live.
     let cpu = u32::try_from(unsafe { (*event.as_ptr()).cpu }).ok();
-    // SAFETY: Live by the safety requirement.
+    // SAFETY: The caller guarantees that the event is in its `event_init()`, and thus live.
     let attach_state = unsafe { (*event.as_ptr()).attach_state };
 
     match units {
@@ -139,8 +140,8 @@ unsafe fn place(event: NonNull<bindings::perf_event>, units: &Units) -> Result {
         Units::System(home) => {
             let home = home.load(Relaxed);
 
-            // SAFETY: Live by the safety requirement; perf reads the field only after
-            // `event_init()`.
+            // SAFETY: The caller guarantees that the event is in its `event_init()`; perf reads the
+            // field only after that.
             unsafe { (*event.as_ptr()).cpu = home.try_into()? };
             Ok(())
         }
@@ -151,9 +152,11 @@ unsafe fn place(event: NonNull<bindings::perf_event>, units: &Units) -> Result {
 ///
 /// `event` must be an event whose [`event_init`] has succeeded, and this must be its last callback.
 unsafe extern "C" fn destroy<T: Pmu>(event: *mut bindings::perf_event) {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that the event is live and that no other callback of it runs.
+    // `pmu_private` is the PMU's.
     let private = unsafe { ptr::replace(&raw mut (*event).pmu_private, ptr::null_mut()) };
-    // SAFETY: From `KBox::into_raw()` in `event_init()`; perf does not use the event any more.
+    // SAFETY: The state is from `KBox::into_raw()` in `event_init()`; perf does not use the event
+    // any more.
     let state = unsafe { KBox::from_raw(private.cast::<State<T>>()) };
 
     in_callback(|| drop(state));
@@ -189,7 +192,7 @@ unsafe extern "C" fn addr_filters_validate<T: Pmu, const N: usize>(
 ) -> c_int {
     from_result(|| {
         let filters = NonNull::new(filters).ok_or(EINVAL)?;
-        // SAFETY: A list of filters that perf passes, by the safety requirement.
+        // SAFETY: perf calls this as `addr_filters_validate()`, with this list.
         let filters = unsafe { filter::of_list(filters, N)? };
 
         in_callback(|| T::filters_validate(&filters)).map(|()| 0)
@@ -203,13 +206,14 @@ unsafe extern "C" fn addr_filters_sync<T: Pmu>(event: *mut bindings::perf_event)
     let Some(event) = NonNull::new(event) else {
         return;
     };
-    // SAFETY: An event of this PMU. A child has its parent's list, and ranges of its own.
+    // SAFETY: perf passes a live event of this PMU. A child has its parent's list, and ranges of
+    // its own.
     let list = unsafe { bindings::rust_perf_addr_filters(event.as_ptr()) };
-    // SAFETY: A live event of this PMU.
+    // SAFETY: perf passes a live event of this PMU.
     let ranges = unsafe { (*event.as_ptr()).addr_filter_ranges };
-    // SAFETY: A live event of this PMU; `event_init()` has set the field.
+    // SAFETY: perf passes a live event of this PMU, whose `event_init()` has set the field.
     let state = unsafe { (*event.as_ptr()).pmu_private }.cast::<State<T>>();
-    // SAFETY: Freed by `destroy()`, which comes after.
+    // SAFETY: `destroy()` frees the state, and comes after this callback.
     let state = unsafe { &*state };
 
     if let Some(list) = NonNull::new(list) {
@@ -227,7 +231,7 @@ unsafe extern "C" fn addr_filters_sync<T: Pmu>(event: *mut bindings::perf_event)
 unsafe extern "C" fn aux_output_match<T: Pmu>(leader: *mut bindings::perf_event) -> c_int {
     // perf asks the event's own PMU about the leader, but passes the leader only.
     //
-    // SAFETY: Live, and its type is set for good.
+    // SAFETY: perf passes a live event, whose type is set for good.
     let leader = unsafe { (*leader).attr.type_ };
 
     in_callback(|| T::aux_output_match(leader)).into()
@@ -250,11 +254,11 @@ unsafe extern "C" fn cpumask_show<T: Pmu, K: Kind<T>>(
     match &registered.shared.units {
         Units::EachCpu => 0,
         Units::Cpus(mask) => {
-            // SAFETY: A page from sysfs, and a mask that stays.
+            // SAFETY: sysfs passes a page; the mask stays as long as the registration.
             unsafe { bindings::rust_perf_cpumask_emit(page, mask.as_raw()) }
         }
         Units::System(home) => {
-            // SAFETY: A page from sysfs.
+            // SAFETY: sysfs passes a page.
             unsafe { bindings::rust_perf_cpu_emit(page, home.load(Relaxed)) }
         }
     }

@@ -65,7 +65,7 @@ unsafe extern "C" fn rust_stepping_single_step() -> bool {
         return false;
     };
     syscall::has_returned(regs);
-    // SAFETY: There always is a current task.
+    // SAFETY: This reads the current task, and there always is one.
     let probed = unsafe { bindings::rust_stepping_probe_address() };
     if probed != 0 {
         // The trap belongs to uprobes: the task has executed the copy of an instruction.
@@ -91,7 +91,7 @@ unsafe extern "C" fn rust_stepping_invalid_opcode() -> bool {
         return false;
     };
     syscall::has_returned(regs);
-    // SAFETY: There always is a current task.
+    // SAFETY: This reads the current task, and there always is one.
     if unsafe { bindings::rust_stepping_probe_address() } != 0 {
         // The instruction is in the copy that uprobes has made.
         return false;
@@ -198,12 +198,12 @@ unsafe extern "C" fn rust_stepping_sched_switch(
 ) {
     clear_pending_of_running();
     tracer::dispatch(Transition::SwitchOut);
-    // SAFETY: In `trace_sched_switch()`, with its tasks.
+    // SAFETY: The tracepoint passes the two tasks, in the switch.
     unsafe { bindings::rust_stepping_note_switch(prev, next) };
     tracer::dispatch(Transition::SwitchIn);
 
     if running().is_none() {
-        // SAFETY: What the tracepoint passes: the running task, which has a stack.
+        // SAFETY: The tracepoint passes the running task, which has a stack.
         let frame = NonNull::new(unsafe { bindings::rust_stepping_frame(prev) });
         if let Some(frame) = frame {
             // The task exits, and its stack may become another task's.

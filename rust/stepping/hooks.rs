@@ -34,7 +34,7 @@ use kernel::{
 static FOLLOWINGS: Atomic<usize> = Atomic::new(0);
 
 kernel::sync::global_lock! {
-    // SAFETY: Initialised in `init()`, which is called before anything else.
+    // SAFETY: `init()` initialises it, and is called before anything else.
     unsafe(uninit) static HOOKED: Mutex<bool> = false;
 }
 
@@ -44,7 +44,7 @@ kernel::sync::global_lock! {
 ///
 /// Called once, from the module's initialisation, before any other function.
 pub(crate) unsafe fn init() -> Result {
-    // SAFETY: Called once, by the safety requirement.
+    // SAFETY: The caller guarantees that this is called once, before any other function.
     unsafe { HOOKED.init() };
     // SAFETY: This is a task that may sleep; what the hooks use is initialised.
     to_result(unsafe { bindings::rust_stepping_hook_always() })
@@ -59,7 +59,7 @@ pub(crate) fn exit() {
     while idle() {
         fsleep(Delta::from_millis(1));
     }
-    // SAFETY: Hooked by `init()`; this is a task that may sleep.
+    // SAFETY: `init()` has hooked them. This is a task that may sleep.
     unsafe { bindings::rust_stepping_unhook_always() };
 }
 
@@ -117,7 +117,8 @@ pub(crate) fn follow() -> Result {
 pub(crate) fn unfollow() {
     // Pairs with the acquire in `join()`.
     if FOLLOWINGS.fetch_sub(1, Release) == 1 {
-        // SAFETY: No requirements.
+        // SAFETY: An irq_work may be queued in any context. This one is static, and `end()` waits
+        // for it before the module goes.
         unsafe { bindings::rust_stepping_idle_later() };
     }
 }
@@ -134,7 +135,7 @@ fn idle() -> bool {
     if !pending::is_empty() {
         return true;
     }
-    // SAFETY: Hooked by `follow()`; this is a task that may sleep, and `HOOKED` is locked.
+    // SAFETY: `follow()` has hooked them. This is a task that may sleep, and `HOOKED` is locked.
     unsafe { bindings::rust_stepping_unhook() };
     syscall::forget();
     *hooked = false;

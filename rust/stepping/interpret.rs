@@ -62,7 +62,7 @@ struct Here<'a> {
 impl<'a> Here<'a> {
     /// Interrupts must be off, and `pages` must have been renewed.
     fn new(pages: &'a mut Pages) -> Self {
-        // SAFETY: Undone when this is dropped.
+        // SAFETY: Page faults may be disabled in any context. `drop()` enables them again.
         unsafe { bindings::rust_stepping_access_begin() };
         Self {
             fs_base: None,
@@ -101,7 +101,8 @@ impl<'a> Here<'a> {
 
 impl Drop for Here<'_> {
     fn drop(&mut self) {
-        // SAFETY: Undoes what `new()` did.
+        // SAFETY: `new()` has disabled page faults, for the same task: interrupts have been off
+        // since.
         unsafe { bindings::rust_stepping_access_end() };
     }
 }
@@ -340,10 +341,11 @@ unsafe impl check::Processor for This {
     }
 
     fn with_vectors(&self, f: impl FnOnce() -> Outcome) -> Outcome {
-        // SAFETY: Undone below, by the same task: `compare()` is not called in an interrupt.
+        // SAFETY: This task calls `rust_stepping_vectors_end()` as soon as `f` has returned.
+        // `compare()` is not called in an interrupt, so the vector registers may be used.
         unsafe { bindings::rust_stepping_vectors_begin() };
         let outcome = f();
-        // SAFETY: Undoes what was done above.
+        // SAFETY: This task has called `rust_stepping_vectors_begin()`.
         unsafe { bindings::rust_stepping_vectors_end() };
         outcome
     }
@@ -441,7 +443,7 @@ impl Current<'_> {
         observer: &mut impl Observer,
         limit: u32,
     ) -> Option<Ran> {
-        // SAFETY: Live, by the type invariant of `Regs`.
+        // SAFETY: The frame is live, by the type invariant of `Regs`.
         let can = unsafe { bindings::rust_stepping_can_interpret(self.raw().as_ptr()) };
         if self.is_nmi() || !can {
             return None;
@@ -479,7 +481,7 @@ impl Current<'_> {
             return false;
         };
         let raw = self.raw().as_ptr();
-        // SAFETY: Live, by the type invariant; plain numbers are copied.
+        // SAFETY: The frame is live, by the type invariant; plain numbers are copied.
         let mut frame = unsafe { raw.read() };
 
         // CAST: An address has 64 bits.
@@ -487,8 +489,8 @@ impl Current<'_> {
         // The processor clears this flag after each instruction. It sets the flag when it reports a
         // fault.
         frame.flags &= !RESUME_FLAG;
-        // SAFETY: Live, by the type invariant, and there is no reference to it; the task, which
-        // alone would write to it, does not run user code.
+        // SAFETY: The frame is live, by the type invariant, and there is no reference to it; the
+        // task, which alone would write to it, does not run user code.
         unsafe { raw.write(frame) };
         true
     }

@@ -195,8 +195,8 @@ fn text(address: u64, words: usize) -> Option<&'static [u64]> {
         return None;
     }
     let place = std::ptr::with_exposed_provenance(usize::try_from(address).ok()?);
-    // SAFETY: In the text of this program, which stays and does not change. It goes on behind the
-    // functions here, with those of the standard library.
+    // SAFETY: The words are in the text of this program, which stays and does not change. It goes
+    // on behind the functions here, with those of the standard library.
     Some(unsafe { std::slice::from_raw_parts(place, words) })
 }
 

@@ -146,8 +146,8 @@ impl Pages {
     fn bytes(&self, at: u64, len: usize) -> &mut [u8] {
         assert!(index(at) + len <= ALL);
         let place = std::ptr::with_exposed_provenance_mut(index(self.base + at));
-        // SAFETY: In the mapping, which stays. This thread alone uses it, and keeps no other
-        // reference.
+        // SAFETY: The bytes are in the mapping, which stays. This thread alone uses it, and keeps
+        // no other reference.
         unsafe { std::slice::from_raw_parts_mut(place, len) }
     }
 

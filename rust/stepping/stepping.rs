@@ -88,7 +88,8 @@ struct Stepping;
 impl kernel::Module for Stepping {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         interpret::check();
-        // SAFETY: Called once, before any client, which depends on this module.
+        // SAFETY: The module's init calls this once, before any client, which depends on this
+        // module, is loaded.
         unsafe { hooks::init()? };
         Ok(Self)
     }

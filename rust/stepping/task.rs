@@ -150,7 +150,7 @@ impl Regs<'_> {
     /// The registers as the interpreter takes them.
     pub(crate) fn registers(&mut self) -> Registers {
         let raw = self.raw.as_ptr();
-        // SAFETY: Live, by the type invariant; plain numbers are copied.
+        // SAFETY: The frame is live, by the type invariant; plain numbers are copied.
         let frame = unsafe { raw.read() };
 
         Registers {
@@ -174,7 +174,7 @@ impl Regs<'_> {
 
         if self.has_no_result() {
             let [ax, ..] = &mut registers.general;
-            // SAFETY: Live, by the type invariant. CAST: A register has 64 bits.
+            // SAFETY: The frame is live, by the type invariant. CAST: A register has 64 bits.
             *ax = unsafe { (*self.raw.as_ptr()).orig_ax } as u64;
         }
         registers
@@ -184,7 +184,7 @@ impl Regs<'_> {
     /// interpreter changes.
     pub(crate) fn set_registers(&mut self, registers: &Registers) {
         let raw = self.raw.as_ptr();
-        // SAFETY: Live, by the type invariant; plain numbers are copied.
+        // SAFETY: The frame is live, by the type invariant; plain numbers are copied.
         let mut frame = unsafe { raw.read() };
         let flags = ARITHMETIC | DIRECTION;
         // CAST: Registers have 64 bits.
@@ -197,8 +197,8 @@ impl Regs<'_> {
         // CAST: Registers have 64 bits.
         frame.ip = registers.ip as c_ulong;
         frame.flags = (frame.flags as u64 & !flags | registers.flags & flags) as c_ulong;
-        // SAFETY: Live, by the type invariant, and there is no reference to it; the task, which
-        // alone would write to it, does not run user code.
+        // SAFETY: The frame is live, by the type invariant, and there is no reference to it; the
+        // task, which alone would write to it, does not run user code.
         unsafe { raw.write(frame) };
     }
 
@@ -235,8 +235,8 @@ impl Regs<'_> {
         }
         // SAFETY: `raw` is live, by the type invariant.
         let flags = unsafe { &raw mut (*self.raw.as_ptr()).flags };
-        // SAFETY: A field of `raw`, live by the type invariant; the task, which alone would write
-        // to it, does not run user code.
+        // SAFETY: This is a field of `raw`, which is live by the type invariant; the task, which
+        // alone would write to it, does not run user code.
         let old = unsafe { flags.read() };
         let new = if trap {
             old | TRAP_FLAG
@@ -244,7 +244,8 @@ impl Regs<'_> {
             old & !TRAP_FLAG
         };
 
-        // SAFETY: A field of `raw`, live by the type invariant, to which there is no reference.
+        // SAFETY: This is a field of `raw`, which is live by the type invariant, and to which there
+        // is no reference.
         unsafe { flags.write(new) };
     }
 
@@ -334,7 +335,7 @@ impl<'a> Current<'a> {
     ///
     /// Only for the running task: during a switch of tasks this is about the previous task.
     pub fn is_trampoline(&self, ip: u64) -> bool {
-        // SAFETY: There always is a current task.
+        // SAFETY: This reads the current task, and there always is one.
         if !unsafe { bindings::rust_stepping_has_probe_state() } {
             return false;
         }
@@ -385,7 +386,8 @@ pub(crate) unsafe fn clear_pending(raw: NonNull<bindings::pt_regs>) -> bool {
     let was = pending::take(raw);
 
     if was {
-        // SAFETY: By the safety requirement, until this returns.
+        // SAFETY: The caller guarantees both: the frame is of a task that is in the kernel until
+        // this returns, or of no task, and there is no reference to it.
         let mut regs = unsafe { Regs::new(raw, false) };
         if regs.is_in_syscall() {
             regs.hide_trap_flag();
@@ -397,7 +399,7 @@ pub(crate) unsafe fn clear_pending(raw: NonNull<bindings::pt_regs>) -> bool {
 
 /// The frame of the running task, if it returns to user mode.
 pub(crate) fn running() -> Option<NonNull<bindings::pt_regs>> {
-    // SAFETY: There always is a current task.
+    // SAFETY: This reads the current task, and there always is one.
     NonNull::new(unsafe { bindings::rust_stepping_running_user_regs() })
 }
 

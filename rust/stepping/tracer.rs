@@ -155,7 +155,7 @@ impl Entry {
         task: &mut Current<'_>,
         irq: &LocalInterruptDisabled,
     ) -> Trap {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees that `tracer` is a live `*const T`.
         unsafe { &*tracer.cast::<T>() }.single_step(task, irq)
     }
 
@@ -167,7 +167,7 @@ impl Entry {
         task: &mut Current<'_>,
         irq: &LocalInterruptDisabled,
     ) -> Trap {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees that `tracer` is a live `*const T`.
         unsafe { &*tracer.cast::<T>() }.invalid_opcode(task, irq)
     }
 
@@ -180,7 +180,7 @@ impl Entry {
         transition: Transition<'_>,
         irq: &LocalInterruptDisabled,
     ) {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees that `tracer` is a live `*const T`.
         unsafe { &*tracer.cast::<T>() }.transition(task, transition, irq);
     }
 
@@ -209,7 +209,8 @@ fn each<R>(mut f: impl FnMut(&Entry, *const c_void) -> Option<R>) -> Option<R> {
     ENTRIES.iter().find_map(|place| {
         // Pairs with the release in `Registration::new()`.
         let entry = NonNull::new(place.load(Acquire))?;
-        // SAFETY: Live until an RCU grace period after it is taken out of `ENTRIES`.
+        // SAFETY: The entry is live until an RCU grace period after it is taken out of `ENTRIES`,
+        // and this is a reader.
         let entry = unsafe { entry.as_ref() };
 
         f(entry, entry.active()?.as_ptr())
@@ -227,7 +228,8 @@ pub(crate) fn dispatch(transition: Transition<'_>) {
         // SAFETY: A tracer follows tasks, so switches are noted, and are until the RCU section
         // ends.
         let task = unsafe { Current::new(&irq) };
-        // SAFETY: Live until the RCU section ends, and of the function's type, by the invariant.
+        // SAFETY: The tracer is live until the RCU section ends, and of the function's type, by the
+        // invariant of `Entry`.
         unsafe { (entry.transition)(tracer, task, transition, &irq) };
         None
     });
@@ -262,7 +264,8 @@ fn claim(function: impl Fn(&Entry) -> Option<OnTrap>) -> bool {
         // SAFETY: A tracer follows tasks, so switches are noted, and are until the RCU section
         // ends.
         let mut task = unsafe { Current::new(&irq) }?;
-        // SAFETY: Live until the RCU section ends, and of the function's type, by the invariant.
+        // SAFETY: The tracer is live until the RCU section ends, and of the function's type, by the
+        // invariant of `Entry`.
         let trap = unsafe { function(tracer, &mut task, &irq) };
         (trap == Trap::Claimed).then_some(())
     });
@@ -329,7 +332,8 @@ impl<T: Tracer> Handle<T> {
             return Err(ENODEV);
         }
         hooks::follow().inspect_err(|_| {
-            // SAFETY: Gives back the reference taken above; the caller's code stays without it.
+            // SAFETY: This gives back the reference that `try_module_get()` has taken. The module's
+            // code stays without it, since it calls this function.
             unsafe { bindings::module_put(entry.module) }
         })?;
         // INVARIANT: The module is held, and tasks are followed. Pairs with the acquire in
@@ -409,7 +413,7 @@ impl<T: Tracer> Registration<T> {
             .tracer
             .cmpxchg(ptr::null_mut(), tracer.as_ptr().cast(), Release);
         if set.is_err() {
-            // SAFETY: From `leak()` above, and stored nowhere.
+            // SAFETY: The pointer is from `KBox::leak()` in this function, and is stored nowhere.
             drop(unsafe { KBox::from_raw(tracer.as_ptr()) });
             return Err(EBUSY);
         }
@@ -420,9 +424,10 @@ impl<T: Tracer> Registration<T> {
             |place: &&Atomic<*mut Entry>| place.cmpxchg(ptr::null_mut(), entry, Release).is_ok();
         let Some(place) = ENTRIES.iter().find(free) else {
             handle.entry.tracer.store(ptr::null_mut(), Relaxed);
-            // SAFETY: From `into_raw()` above, and stored nowhere.
+            // SAFETY: The pointer is from `Arc::into_raw()` in this function, and no place has it.
             drop(unsafe { Arc::from_raw(entry) });
-            // SAFETY: From `leak()` above. No callback has had it, as the entry was in no place.
+            // SAFETY: The pointer is from `KBox::leak()` in this function. No callback has had it,
+            // as the entry was in no place.
             drop(unsafe { KBox::from_raw(tracer.as_ptr()) });
             return Err(ENOSPC);
         };
@@ -436,7 +441,7 @@ impl<T: Tracer> Registration<T> {
 
     /// The tracer.
     pub fn tracer(&self) -> &T {
-        // SAFETY: Live until `self` is dropped, by the type invariant.
+        // SAFETY: The tracer is live until `self` is dropped, by the type invariant.
         unsafe { self.tracer.as_ref() }
     }
 }
@@ -456,11 +461,11 @@ impl<T: Tracer> Drop for Registration<T> {
             return;
         }
         rcu::synchronize_rcu();
-        // SAFETY: From `Arc::into_raw()` in `new()`. No callback uses it any more: it was taken out
-        // of `ENTRIES` a grace period ago.
+        // SAFETY: The entry is from `Arc::into_raw()` in `new()`. No callback uses it any more: it
+        // was taken out of `ENTRIES` a grace period ago.
         drop(unsafe { Arc::from_raw(entry) });
-        // SAFETY: From `KBox::leak()` in `new()`. No callback uses it any more: the entry's pointer
-        // was set to null a grace period ago.
+        // SAFETY: The tracer is from `KBox::leak()` in `new()`. No callback uses it any more: the
+        // entry's pointer was set to null a grace period ago.
         drop(unsafe { KBox::from_raw(self.tracer.as_ptr()) });
     }
 }
@@ -493,11 +498,13 @@ impl<T: Tracer> Leak<T> {
     /// The registration must have been dropped where it could not wait.
     pub(crate) unsafe fn take_back(self) {
         rcu::synchronize_rcu();
-        // SAFETY: From `Arc::into_raw()` in `Registration::new()`. The registration took it out of
-        // `ENTRIES` and kept the reference, by the safety requirement, a grace period ago.
+        // SAFETY: The entry is from `Arc::into_raw()` in `Registration::new()`. The caller
+        // guarantees that the registration was dropped where it could not wait: it took the entry
+        // out of `ENTRIES` and kept the reference. A grace period has passed since.
         drop(unsafe { Arc::from_raw(self.entry) });
-        // SAFETY: From `KBox::leak()` in `Registration::new()`. The registration set the entry's
-        // pointer to null and freed nothing, by the safety requirement, a grace period ago.
+        // SAFETY: The tracer is from `KBox::leak()` in `Registration::new()`. The caller guarantees
+        // that the registration was dropped where it could not wait: it set the entry's pointer to
+        // null and freed nothing. A grace period has passed since.
         drop(unsafe { KBox::from_raw(self.tracer.as_ptr()) });
     }
 }

@@ -66,22 +66,22 @@ pub(crate) fn queue(reason: Reason) {
         transit.until_seen();
         return;
     };
-    // SAFETY: `THIS_MODULE`, whose code this is.
+    // SAFETY: `module` is `THIS_MODULE`, whose code this is.
     if !unsafe { bindings::try_module_get(module) } {
         return;
     }
     work.transit = Some(transit);
 
     let work = KBox::into_raw(work);
-    // SAFETY: From `into_raw()`, live.
+    // SAFETY: `work` is from `KBox::into_raw()`, so it is live, and nothing else has it.
     let head = unsafe { &raw mut (*work).head };
     // SAFETY: A work of our own that is not queued; it stays until `run()`, as does this module,
     // to which it has a reference.
     if unsafe { bindings::rust_stepping_task_work(head) } != 0 {
-        // SAFETY: From `into_raw()` above, and not queued.
+        // SAFETY: `work` is from `KBox::into_raw()`, and the kernel has not queued it.
         drop(unsafe { KBox::from_raw(work) });
-        // SAFETY: Gives back the reference taken above. The module stays: its exit waits for this
-        // hook.
+        // SAFETY: This gives back the reference that `try_module_get()` has taken. The module
+        // stays: its exit waits for this hook.
         unsafe { bindings::module_put(module) };
     }
 }
@@ -110,7 +110,7 @@ impl Work {
             Reason::Signal => return end(transit, Transition::Handler),
             // The call is done.
             Reason::Vsyscall => return end(transit, Transition::Emulated),
-            // SAFETY: There always is a current task.
+            // SAFETY: This reads the current task, and there always is one.
             Reason::Breakpoint(_) if unsafe { bindings::rust_stepping_probe_address() } != 0 => {
                 // The task returns to execute a copy of the instruction, with the kernel's trap
                 // flag.

@@ -53,7 +53,7 @@ pub struct Bounce {
     _memory: DropInTask<(Memory, Charge)>,
 }
 
-// SAFETY: Memory of the kernel's, which is mapped for all tasks alike.
+// SAFETY: This is memory of the kernel's, which is mapped for all tasks alike.
 unsafe impl Send for Bounce {}
 // SAFETY: Methods with `&self` read memory, in a way that a unit's writes do not harm, or store
 // whole words.
@@ -192,7 +192,8 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        // SAFETY: From `rust_perf_charge()`, by the type invariant, and uncharged once.
+        // SAFETY: The charge is from `rust_perf_charge()`, by the type invariant, and is uncharged
+        // once: here.
         unsafe { bindings::rust_perf_uncharge(self.0) };
     }
 }
@@ -247,9 +248,9 @@ impl Drop for Memory {
             // CAST: A `c_ulong` is as wide as an address.
             let address = page.expose_provenance() as c_ulong;
 
-            // SAFETY: Allocated with that order, by the type invariant, and freed once. The
-            // framework relies on the driver to quiesce a unit that got the address before the
-            // memory is dropped.
+            // SAFETY: The pages are allocated with that order, by the type invariant, and are freed
+            // once: here. The framework relies on the driver to quiesce a unit that got the address
+            // before the memory is dropped.
             unsafe { bindings::free_pages(address, self.order) };
         }
     }
@@ -391,7 +392,8 @@ mod tests {
                 let offset = usize::try_from((head.get() + byte) % (8 * 4096))?;
                 let page = memory.get(offset / PAGE_SIZE).ok_or(EINVAL)?;
                 let place = ptr::from_ref(page.get(offset % PAGE_SIZE).ok_or(EINVAL)?);
-                // SAFETY: Valid for reads. Volatile, since it was written through the addresses.
+                // SAFETY: `place` is from a reference. The read is volatile, since the byte was
+                // written through the addresses.
                 let read = unsafe { place.read_volatile() };
 
                 assert_eq!(read, mark(newest.get() + byte));
@@ -452,8 +454,9 @@ mod tests {
                 assert!(bounce.store_word(Pos::new(pos), word) == expected);
                 let stored = bounce.read(|at| {
                     let (place, _) = at(Pos::new(offset))?;
-                    // SAFETY: Valid for reads of a word, by the guarantee of `read()`: the offset
-                    // is aligned. Volatile, since it was written through another pointer.
+                    // SAFETY: `place` is valid for reads of a word, by the guarantee of `read()`:
+                    // the offset is aligned. The read is volatile, since the word was written
+                    // through another pointer.
                     Some(unsafe { place.cast::<u64>().read_volatile() })
                 });
                 if expected.is_ok() {

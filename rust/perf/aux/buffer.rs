@@ -79,7 +79,8 @@ impl<T: AuxPmu> Buffer<T> {
     /// `header` must be that of a `Buffer<T>` from [`Self::into_foreign`], which must not be used
     /// after this call.
     unsafe fn free(header: NonNull<module_ref::Header>) {
-        // SAFETY: From `KBox::into_raw()` by the safety requirement; the header is its first field.
+        // SAFETY: The caller guarantees that the header is that of a buffer from
+        // `KBox::into_raw()`, of which it is the first field.
         let buffer = unsafe { KBox::from_raw(header.cast::<Self>().as_ptr()) };
 
         in_callback(|| drop(buffer));
@@ -115,7 +116,7 @@ impl<T: AuxPmu> OpenBuffer<T> {
     /// The driver's state of the AUX area.
     #[inline]
     pub(crate) fn data(&mut self) -> &mut T::Buffer {
-        // SAFETY: Live, by the type invariant.
+        // SAFETY: The buffer is live, by the type invariant.
         let data = unsafe { &(*self.buffer.as_ptr()).data };
 
         // SAFETY: Accessed through `self` only, by the type invariant, which is borrowed mutably.
@@ -125,14 +126,15 @@ impl<T: AuxPmu> OpenBuffer<T> {
     /// The pages of the AUX area.
     #[inline]
     pub(crate) fn pages(&self) -> &Pages {
-        // SAFETY: Live, by the type invariant; shared references only are made of this field.
+        // SAFETY: The buffer is live, by the type invariant; only shared references are made of
+        // this field.
         unsafe { &(*self.buffer.as_ptr()).pages }
     }
 
     /// The driver's state and the pages of the AUX area.
     #[inline]
     pub(crate) fn parts(&mut self) -> (&mut T::Buffer, &Pages) {
-        // SAFETY: Live, by the type invariant.
+        // SAFETY: The buffer is live, by the type invariant.
         let buffer = unsafe { &*self.buffer.as_ptr() };
 
         // SAFETY: `data` is accessed through `self` only, by the type invariant, which is borrowed

@@ -43,7 +43,7 @@ pub struct Handle(pub(crate) bindings::perf_output_handle);
 impl Handle {
     /// A handle without an open transaction.
     pub(crate) fn new() -> Self {
-        // SAFETY: Pointers and integers, for which 0 is a value.
+        // SAFETY: All fields are pointers and integers, for which 0 is a value.
         Self(unsafe { core::mem::zeroed() })
     }
 
@@ -153,18 +153,20 @@ pub struct Perf;
 impl Core for Perf {
     #[inline]
     unsafe fn ring(event: NonNull<bindings::perf_event>) -> *mut c_void {
-        // SAFETY: Live by the safety requirement; `parent` is set when the event is made.
+        // SAFETY: The caller guarantees that the event is live; `parent` is set when the event is
+        // made.
         let parent = unsafe { (*event.as_ptr()).parent };
         let output = if parent.is_null() {
             event.as_ptr()
         } else {
             parent
         };
-        // SAFETY: Live by the safety requirement, or its parent, which it keeps.
+        // SAFETY: `output` is the event, which the caller guarantees to be live, or its parent,
+        // which the event keeps.
         let ring = unsafe { &raw mut (*output).rb };
 
-        // SAFETY: Aligned and live. perf replaces it by `rcu_assign_pointer()`; the value is
-        // compared and never dereferenced.
+        // SAFETY: `ring` is a field of a live event. perf replaces it by `rcu_assign_pointer()`;
+        // the value is compared and never dereferenced.
         unsafe { ring.read_volatile() }.cast()
     }
 
@@ -177,7 +179,8 @@ impl Core for Perf {
         // check.
         handle.0.rb = ptr::null_mut();
 
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees that no transaction is open on the handle, and that the
+        // event is live and on this CPU, with interrupts off.
         let private = unsafe { bindings::perf_aux_output_begin(&mut handle.0, event.as_ptr()) };
 
         NonNull::new(private).ok_or_else(|| {
@@ -192,24 +195,27 @@ impl Core for Perf {
 
     #[inline]
     unsafe fn flag(handle: &mut Handle, flags: u64) {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees that a transaction is open on the handle.
         unsafe { bindings::perf_aux_output_flag(&mut handle.0, flags) };
     }
 
     #[inline]
     unsafe fn skip(handle: &mut Handle, len: u64) -> Result {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees that a transaction is open on the handle, begun on this
+        // CPU, and that the padding is stored before (B). perf compares the length with the space.
         to_result(unsafe { bindings::perf_aux_output_skip(&mut handle.0, bytes(len)) })
     }
 
     #[inline]
     unsafe fn end(handle: &mut Handle, len: u64) {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees that a transaction is open on the handle, begun on this
+        // CPU, that the length is within its space, and that the trace is stored before (B).
         unsafe { bindings::perf_aux_output_end(&mut handle.0, bytes(len)) };
     }
 
     unsafe fn arm(timer: &Opaque<bindings::hrtimer>, interval: Delta) {
-        // SAFETY: Set up, and the context is right, by the safety requirement.
+        // SAFETY: The caller guarantees that the timer is set up, that interrupts are off, and that
+        // this is neither an NMI nor under a lock of the timer subsystem.
         unsafe {
             bindings::hrtimer_start_range_ns(
                 timer.get(),
@@ -221,7 +227,8 @@ impl Core for Perf {
     }
 
     unsafe fn queue(work: &Opaque<bindings::irq_work>) {
-        // SAFETY: Set up, by the safety requirement. Any context, NMI included.
+        // SAFETY: The caller guarantees that the work is set up. Works may be queued in any
+        // context, NMI included.
         unsafe { bindings::irq_work_queue(work.get()) };
     }
 }

@@ -173,7 +173,7 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
 
     #[inline]
     fn driver(&self) -> &T {
-        // SAFETY: Live, by the type invariant.
+        // SAFETY: The driver is live, by the type invariant.
         unsafe { self.driver.as_ref() }
     }
 
@@ -214,7 +214,9 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
                 (result, inner.after(locks))
             },
             |pending| {
-                // SAFETY: The guard is held, on this CPU; the reference above is gone.
+                // SAFETY: The guard is held, on this CPU with interrupts off, and the first closure
+                // has returned with its reference: no other reference exists, by the type
+                // invariant.
                 let inner = unsafe { &mut *inner };
 
                 mark(true);
@@ -238,8 +240,9 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
         let (result, after) = self.enter(cpu, locks, f)?;
 
         if let Some(interval) = after.arm {
-            // SAFETY: Set up, by the type invariant. `after.arm` is set for `Locks::Scheduling`
-            // only, which callers give in no NMI and under no lock of the timer subsystem.
+            // SAFETY: The timer is set up, by the type invariant. `Cpu` guarantees that interrupts
+            // are off. `after.arm` is set for `Locks::Scheduling` only, which callers give in no
+            // NMI and under no lock of the timer subsystem.
             unsafe { C::arm(&self.timer, interval) };
         }
         self.leave(after);
@@ -253,7 +256,7 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
             self.deferred.store(true, Relaxed);
         }
         if after.defer || after.arm_later {
-            // SAFETY: Set up, by the type invariant.
+            // SAFETY: The work is set up, by the type invariant.
             unsafe { C::queue(&self.work) };
         }
     }
@@ -452,7 +455,8 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
     ///
     /// To be called when no event is left, in a task that may sleep.
     pub(crate) fn close(self: Pin<&Self>) {
-        // SAFETY: Set up, by the type invariant; this is a task.
+        // SAFETY: The timer is set up, by the type invariant. This is a task, not the timer's
+        // function, so the wait ends.
         unsafe { bindings::hrtimer_cancel(self.timer.get()) };
         self.closed.store(true, Relaxed);
     }
@@ -461,12 +465,13 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
     ///
     /// To be called after [`Self::close`] and an RCU grace period, in a task that may sleep.
     pub(crate) fn sync(self: Pin<&Self>) {
-        // SAFETY: Set up, by the type invariant. `forward()` runs with interrupts off, as an RCU
-        // reader: after the grace period no call of it runs, or it finds the state closed.
+        // SAFETY: The call is set up, by the type invariant. `forward()` runs with interrupts off,
+        // as an RCU reader: after the grace period no call of it runs, or it finds the state
+        // closed.
         unsafe { bindings::rust_perf_remote_sync(self.remote.get()) };
         // After the timer and the other CPUs, which may have queued the work.
         //
-        // SAFETY: Set up, by the type invariant; this is a task that may sleep.
+        // SAFETY: The work is set up, by the type invariant; this is a task that may sleep.
         unsafe { bindings::irq_work_sync(self.work.get()) };
     }
 
@@ -507,7 +512,7 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
     ///
     /// `work` must be the work of a `CpuState<T, C>`.
     unsafe extern "C" fn worked(work: *mut bindings::irq_work) {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees that this is the work of a `CpuState<T, C>`.
         let this = unsafe { container_of!(Opaque::cast_from(work), Self, work) };
         // SAFETY: The state is pinned and not freed before `sync()`, which waits for this.
         let this = unsafe { Pin::new_unchecked(&*this) };
@@ -523,7 +528,7 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
     ///
     /// `timer` must be the timer of a `CpuState<T, C>`.
     unsafe extern "C" fn expired(timer: *mut bindings::hrtimer) -> bindings::hrtimer_restart {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees that this is the timer of a `CpuState<T, C>`.
         let this = unsafe { container_of!(Opaque::cast_from(timer), Self, timer) };
         // SAFETY: The state is pinned and not freed before `close()`, which waits for this.
         let this = unsafe { &*this };

@@ -67,7 +67,7 @@ struct Entries {
     len: usize,
 }
 
-// SAFETY: Memory of the kernel's, which is mapped for all tasks alike.
+// SAFETY: This is memory of the kernel's, which is mapped for all tasks alike.
 unsafe impl Send for Entries {}
 // SAFETY: Methods with `&self` only read.
 unsafe impl Sync for Entries {}

@@ -141,7 +141,8 @@ impl DmaMapping {
     /// a driver that has [`AuxPmu::snapshot`](super::AuxPmu::snapshot) calls it before it copies.
     pub fn sync_for_cpu(&self) {
         if let Some(memory) = self.mapped.attached.memory.try_access() {
-            // SAFETY: Live, by the invariant of `Memory`; any context.
+            // SAFETY: The memory is live, by the invariant of `Memory`. It may be synchronised in
+            // any context.
             unsafe { bindings::rust_perf_dma_sync_for_cpu(memory.0.as_ptr()) };
         }
     }
@@ -149,7 +150,8 @@ impl DmaMapping {
     /// Hands the pages to the device.
     pub(super) fn sync_for_device(&self) {
         if let Some(memory) = self.mapped.attached.memory.try_access() {
-            // SAFETY: Live, by the invariant of `Memory`; any context.
+            // SAFETY: The memory is live, by the invariant of `Memory`. It may be synchronised in
+            // any context.
             unsafe { bindings::rust_perf_dma_sync_for_device(memory.0.as_ptr()) };
         }
     }
@@ -168,7 +170,7 @@ pub(super) struct Coherent {
     pub(super) address: u64,
 }
 
-// SAFETY: Memory of the kernel's, which is mapped for all tasks alike.
+// SAFETY: This is memory of the kernel's, which is mapped for all tasks alike.
 unsafe impl Send for Coherent {}
 // SAFETY: Methods with `&self` only read memory, in a way that a device's writes do not harm.
 unsafe impl Sync for Coherent {}
@@ -253,7 +255,8 @@ impl super::bounce::Source for CoherentBounce {
 
         f(&|pos| {
             let offset = self.size.offset(pos);
-            // SAFETY: Below the size, by the type invariant; it is not revoked before `f` returns.
+            // SAFETY: The offset is below the size, by the type invariant. The memory is not
+            // revoked before `f` returns.
             let place = unsafe { self.coherent.start.add(offset) };
 
             Some((place, self.size.get().checked_sub(offset)?))

@@ -199,10 +199,10 @@ impl Pages {
         let (address, _) = self.at(offset)?;
         let left = self.size.get().checked_sub(offset)?;
 
-        // SAFETY: The address of a page of the ring, by the guarantee of `at()`.
+        // SAFETY: This is the address of a page of the ring, by the guarantee of `at()`.
         let order = unsafe { bindings::rust_perf_page_order(address.as_ptr().cast()) };
-        // SAFETY: The address of a page of the ring, by the guarantee of `at()`. It is from the
-        // page allocator, so it is in the direct mapping of memory.
+        // SAFETY: This is the address of a page of the ring, by the guarantee of `at()`. It is from
+        // the page allocator, so it is in the direct mapping of memory.
         let physical = unsafe { bindings::rust_perf_virt_to_phys(address.as_ptr().cast()) };
 
         let len = u32::try_from(order)

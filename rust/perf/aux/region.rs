@@ -416,7 +416,8 @@ impl Pages {
     pub(super) fn store(&self, mut offset: usize, mut address: u64, mut bytes: &[u8]) -> Result {
         while !bytes.is_empty() {
             let (place, space) = self.at(offset).ok_or(EFAULT)?;
-            // SAFETY: The address of a page in the direct mapping of memory.
+            // SAFETY: This is the address of a page of the ring, by the guarantee of `at()`. It is
+            // from the page allocator, so it is in the direct mapping of memory.
             let physical = unsafe { bindings::rust_perf_virt_to_phys(place.as_ptr().cast()) };
             if physical != address {
                 return Err(EFAULT);

@@ -109,8 +109,9 @@ impl Drop for Registered {
         // An RCU reader that still sees the old generation began before the grace period, which
         // waits for it.
         GENERATION.fetch_add(1, Release);
-        // SAFETY: From kmalloc(), by the type invariant, with its head first. No reader finds it
-        // any more, and RCU waits for readers that have found it: they run with interrupts off.
+        // SAFETY: The entry is from kmalloc(), by the type invariant, with its head first. No
+        // reader finds it any more, and RCU waits for readers that have found it: they run with
+        // interrupts off.
         unsafe { bindings::rust_perf_kfree_rcu(self.ring.as_ptr().cast()) };
     }
 }
@@ -180,8 +181,8 @@ impl Claim {
         }
 
         let ring = NonNull::new(cache.ring.cast_mut()).ok_or(Refused::NotMapped)?;
-        // SAFETY: In the table with this generation, so it is freed no earlier than a grace period
-        // that waits for this CPU to turn interrupts on.
+        // SAFETY: The entry was in the table with this generation, so it is freed no earlier than a
+        // grace period that waits for this CPU to turn interrupts on.
         let entry = unsafe { ring.as_ref() };
 
         if entry.owner != owner {

@@ -154,8 +154,8 @@ impl Sampling for super::core::Perf {
     ) -> c_long {
         use super::core::bytes;
 
-        // SAFETY: By the safety requirement. The function takes positions, and masks them to
-        // offsets in the ring.
+        // SAFETY: The caller guarantees what the function requires of the two handles. The function
+        // takes positions, and masks them to offsets in the ring.
         unsafe {
             bindings::perf_output_copy_aux(
                 &mut handle.0,

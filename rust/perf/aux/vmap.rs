@@ -84,7 +84,7 @@ pub struct VirtualMapping {
 /// `0` is from `rust_perf_vmap()`, and mapped until `drop()` gives it to `rust_perf_vunmap()`.
 struct Mapped(NonNull<u8>);
 
-// SAFETY: Memory of the kernel's, which is mapped for all tasks alike.
+// SAFETY: This is memory of the kernel's, which is mapped for all tasks alike.
 unsafe impl Send for Mapped {}
 // SAFETY: Methods with `&self` do not access the memory.
 unsafe impl Sync for Mapped {}
@@ -203,11 +203,12 @@ mod tests {
 
         fn byte(&self, offset: usize) -> Option<u8> {
             let page = self.addresses.get(offset / PAGE_SIZE)?.cast::<u8>();
-            // SAFETY: Within the page.
+            // SAFETY: The offset is within the page.
             let place = unsafe { page.add(offset % PAGE_SIZE) };
 
-            // SAFETY: Valid for reads by the type invariant, until `free()`, which the tests call
-            // last. Volatile, since it is written through other addresses.
+            // SAFETY: `place` is valid for reads by the type invariant, until `free()`, which the
+            // tests call last. The read is volatile, since the byte is written through other
+            // addresses.
             Some(unsafe { place.read_volatile() })
         }
 
@@ -216,7 +217,8 @@ mod tests {
             if !self.freed {
                 self.freed = true;
                 for &address in &self.addresses {
-                    // SAFETY: From `rust_perf_alloc_chunk()`, by the type invariant, and once.
+                    // SAFETY: The page is from `rust_perf_alloc_chunk()`, by the type invariant,
+                    // and is freed once: `freed` is set.
                     unsafe { bindings::rust_perf_free_chunk_page(address) };
                 }
             }
@@ -291,7 +293,7 @@ mod tests {
             for byte in [0, len - 1] {
                 let at = (offset + usize::try_from(byte)?) % pages.size().get();
                 let page = memory.addresses.get(at / PAGE_SIZE).ok_or(EINVAL)?;
-                // SAFETY: The address of a page.
+                // SAFETY: This is the address of a page of `memory`.
                 let page = unsafe { bindings::rust_perf_virt_to_phys(*page) };
                 assert_eq!(address + byte, page + u64::try_from(at % PAGE_SIZE)?);
             }
@@ -306,7 +308,7 @@ mod tests {
 
     /// Writes a byte through the mapping, as a unit does.
     fn poke(mapping: &VirtualMapping, offset: usize, byte: u8) {
-        // SAFETY: Within the mapping: the callers go up to its size.
+        // SAFETY: The offset is within the mapping: the callers go up to its size.
         let place = unsafe { mapping.address().add(offset) };
 
         // SAFETY: Mapped by the type invariant. Volatile, since it is read through other addresses.
@@ -337,7 +339,7 @@ mod tests {
         let pages = unsafe { memory.pages()? };
         let held = |count| {
             memory.addresses.iter().all(|&page| {
-                // SAFETY: The address of a page.
+                // SAFETY: This is the address of a page of `memory`.
                 let now = unsafe { bindings::rust_perf_page_count(page) };
                 now == count
             })

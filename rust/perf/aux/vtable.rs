@@ -77,7 +77,7 @@ impl<T: AuxPmu> Kind<T> for Aux {
     }
 
     unsafe fn cpu(cpu: u32, driver: NonNull<T>, info: CpuInfo) -> impl PinInit<Self::Cpu, Error> {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller gives what the callee requires: both have the same safety requirement.
         unsafe { CpuState::new(cpu, driver, info) }
     }
 
@@ -110,9 +110,10 @@ unsafe fn on_cpu<T: AuxPmu, R>(
     f: impl FnOnce(Pin<&CpuState<T>>, NonNull<bindings::perf_event>, &context::Cpu) -> R,
 ) -> Option<R> {
     let event = NonNull::new(event)?;
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that this is an event of a `Registered<T, Aux>`, which perf
+    // does not unregister during a callback.
     let registered = unsafe { Registered::<T, Aux>::of(event) };
-    // SAFETY: Interrupts are off until the callback returns, by the safety requirement.
+    // SAFETY: The caller guarantees that interrupts are off until the callback returns.
     let cpu = unsafe { context::Cpu::current() };
     let state = registered.shared.cpus.this(&cpu)?;
 
@@ -126,12 +127,13 @@ unsafe extern "C" fn add<T: AuxPmu>(event: *mut bindings::perf_event, flags: c_i
     // CAST: The flag is bit 0.
     let start = flags & bindings::PERF_EF_START as c_int != 0;
     let add = |state: Pin<&CpuState<T>>, event, cpu: &_| {
-        // SAFETY: In `add()` of an event of this PMU, for which perf calls `del()` before it is
-        // freed.
+        // SAFETY: perf calls this as `add()` of an event of this PMU, and calls `del()` before the
+        // event is freed.
         unsafe { state.add(event, start, cpu) }
     };
 
-    // SAFETY: By the safety requirement.
+    // SAFETY: perf guarantees that interrupts are off, and that this is an event of the PMU whose
+    // `event_init()` has succeeded.
     match unsafe { on_cpu::<T, _>(event, add) } {
         Some(Ok(())) => 0,
         Some(Err(failure)) => failure.to_errno(),
@@ -145,7 +147,8 @@ unsafe extern "C" fn add<T: AuxPmu>(event: *mut bindings::perf_event, flags: c_i
 unsafe extern "C" fn del<T: AuxPmu>(event: *mut bindings::perf_event, _flags: c_int) {
     let del = |state: Pin<&CpuState<T>>, event, cpu: &_| state.del(event, cpu);
 
-    // SAFETY: By the safety requirement.
+    // SAFETY: perf guarantees that interrupts are off, and that this is an event of the PMU whose
+    // `event_init()` has succeeded.
     unsafe { on_cpu::<T, _>(event, del) };
 }
 
@@ -163,7 +166,8 @@ unsafe extern "C" fn start<T: AuxPmu>(event: *mut bindings::perf_event, flags: c
         }
     };
 
-    // SAFETY: By the safety requirement.
+    // SAFETY: perf guarantees that interrupts are off, and that this is an event of the PMU whose
+    // `event_init()` has succeeded.
     unsafe { on_cpu::<T, _>(event, start) };
 }
 
@@ -181,7 +185,8 @@ unsafe extern "C" fn stop<T: AuxPmu>(event: *mut bindings::perf_event, flags: c_
         }
     };
 
-    // SAFETY: By the safety requirement.
+    // SAFETY: perf guarantees that interrupts are off, and that this is an event of the PMU whose
+    // `event_init()` has succeeded.
     unsafe { on_cpu::<T, _>(event, stop) };
 }
 
@@ -193,7 +198,8 @@ unsafe extern "C" fn read<T: AuxPmu>(event: *mut bindings::perf_event) {
     if T::HAS_COUNT_READ {
         let read = |state: Pin<&CpuState<T>>, event, cpu: &_| state.read(event, cpu);
 
-        // SAFETY: By the safety requirement.
+        // SAFETY: perf guarantees that interrupts are off, and that this is an event of the PMU
+        // whose `event_init()` has succeeded.
         unsafe { on_cpu::<T, _>(event, read) };
     }
 }
@@ -214,11 +220,12 @@ unsafe extern "C" fn snapshot_aux<T: AuxPmu>(
     // CAST: Lossless, both have 64 bits.
     let size = size as u64;
     let snapshot = |state: Pin<&CpuState<T>>, event, cpu: &_| {
-        // SAFETY: In `snapshot_aux()`, with what perf passes.
+        // SAFETY: perf calls this as `snapshot_aux()`, with these arguments.
         unsafe { state.snapshot(event, record, size, cpu) }
     };
 
-    // SAFETY: By the safety requirement.
+    // SAFETY: perf guarantees that interrupts are off, and that this is an event of the PMU whose
+    // `event_init()` has succeeded.
     unsafe { on_cpu::<T, _>(event, snapshot) }.unwrap_or(0)
 }
 
@@ -246,7 +253,8 @@ unsafe extern "C" fn setup_aux<T: AuxPmu>(
         // SAFETY: An event of this PMU, live while its file is being mapped.
         let event = unsafe { Event::<T>::from_raw(raw) };
         let shared = &registered.shared;
-        // SAFETY: A live event of this PMU.
+        // SAFETY: The caller guarantees that this is an event of this PMU, which lives during the
+        // callback.
         let key = unsafe { <super::core::Perf as super::core::Core>::ring(raw) };
 
         let data = shared.driver.setup_aux(&event, &pages)?;

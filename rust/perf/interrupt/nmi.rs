@@ -85,7 +85,7 @@ impl<T: AuxPmu> Nmi<T> {
 
         // INVARIANT: The node is removed when it is dropped, or by the module notifier.
         //
-        // SAFETY: Pinned, and not freed before it is removed.
+        // SAFETY: The node is pinned, and is removed before it is freed.
         to_result(unsafe { bindings::rust_perf_nmi_add(node.node.get()) })?;
         // INVARIANT: Just added.
         let added = Added(node);
@@ -101,9 +101,9 @@ impl<T: AuxPmu> Node<T> {
     ///
     /// `node` must be that of a `Node<T>` on the list.
     unsafe extern "C" fn handle(node: *mut bindings::rust_perf_nmi) -> bool {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees that this is the node of a `Node<T>`.
         let this = unsafe { container_of!(Opaque::cast_from(node), Self, node) };
-        // SAFETY: Freed after it was removed, which waits for this.
+        // SAFETY: The node is removed before it is freed, and the removal waits for this function.
         let this = unsafe { &*this };
 
         (this.has_raised)(this.entry.driver()) && {
@@ -115,8 +115,8 @@ impl<T: AuxPmu> Node<T> {
 
 impl<T: AuxPmu> Drop for Added<T> {
     fn drop(&mut self) {
-        // SAFETY: Added, by the type invariant. This is a task that may sleep: `DropInTask` ensures
-        // that.
+        // SAFETY: The node was added, by the type invariant. This is a task that may sleep:
+        // `DropInTask` ensures that.
         unsafe { bindings::rust_perf_nmi_del(self.0.node.get()) };
     }
 }
@@ -191,7 +191,7 @@ mod tests {
 
     /// Takes every NMI for that of the test, and counts it.
     fn has_raised(unit: &Unit) -> bool {
-        // SAFETY: No requirements.
+        // SAFETY: Reading the context has no requirements.
         let asked = match unsafe { bindings::rust_perf_in_nmi() } {
             true => &unit.0.nmi,
             false => &unit.0.other,
@@ -205,7 +205,8 @@ mod tests {
     fn raise(counts: &Counts, times: i32, wanted: i32) {
         for _ in 0..times {
             let before = counts.nmi.load(Relaxed);
-            // SAFETY: No requirements; a handler takes the NMI, or the kernel treats it as unknown.
+            // SAFETY: An NMI may be sent anywhere: a handler takes it, or the kernel treats it as
+            // unknown.
             unsafe { bindings::rust_perf_nmi_raise() };
             for _ in 0..1_000_000 {
                 if counts.nmi.load(Relaxed) != before || before == wanted {
@@ -247,7 +248,7 @@ mod tests {
         let off = local_interrupt_disable();
         drop(second);
         drop(off);
-        // SAFETY: No requirements; this is a task that may sleep.
+        // SAFETY: This is a task that may sleep, and none of the workers that it waits for.
         unsafe { bindings::rust_perf_later_flush() };
         assert!(Arc::into_unique_or_drop(counts).is_some());
         Ok(())

@@ -212,7 +212,7 @@ impl<H: irq::Handler + Send + 'static> Requested<H> {
         let handlers = Arc::new(handlers, GFP_KERNEL)?;
         let types = bindings::PCI_IRQ_MSI | bindings::PCI_IRQ_MSIX;
 
-        // SAFETY: A bound device, which has a driver.
+        // SAFETY: The device is bound, so it has a driver.
         to_result(unsafe { bindings::pci_alloc_irq_vectors(raw(device), count, count, types) })?;
         // INVARIANT: Just allocated, and none is requested yet.
         let mut this = Self {
@@ -265,7 +265,8 @@ impl<H: irq::Handler + Send + 'static> Drop for Requested<H> {
             // sleep: `Kept::free()` requires it, and `Requested` is made in one.
             unsafe { bindings::free_irq(irq, cookie(handler)) };
         }
-        // SAFETY: Allocated, by the type invariant, and all that were requested are freed.
+        // SAFETY: The vectors are allocated, by the type invariant, and all that were requested are
+        // freed.
         unsafe { bindings::pci_free_irq_vectors(raw(&self.device)) };
     }
 }
@@ -282,7 +283,8 @@ unsafe extern "C" fn handle<H: irq::Handler>(
     _irq: c_int,
     handler: *mut core::ffi::c_void,
 ) -> bindings::irqreturn_t {
-    // SAFETY: By the safety requirement; handlers are `Sync`.
+    // SAFETY: The caller guarantees that this is the address of an `H`, which stays. Handlers are
+    // `Sync`.
     let handler = unsafe { &*handler.cast_const().cast::<H>() };
 
     match handler.handle() {

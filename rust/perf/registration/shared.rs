@@ -85,7 +85,7 @@ impl<T: Pmu, K: Kind<T>> Shared<T, K> {
                 let id = this.as_ptr().cast_const().cast();
                 // SAFETY: `this` is pinned and valid for writes.
                 let driver = unsafe { &raw mut (*this.as_ptr()).driver };
-                // SAFETY: The address of a field.
+                // SAFETY: The address of a field is not null.
                 let driver = unsafe { NonNull::new_unchecked(driver) };
                 let info = CpuInfo {
                     id,
@@ -94,8 +94,9 @@ impl<T: Pmu, K: Kind<T>> Shared<T, K> {
                 };
 
                 PerCpu::new(|cpu| {
-                    // SAFETY: The driver is initialised above, pinned, and dropped together with
-                    // the states, when no callback runs any more.
+                    // SAFETY: The driver is initialised, since fields are in this order, and
+                    // pinned. It is dropped together with the states, when no callback runs any
+                    // more.
                     unsafe { K::cpu(cpu, driver, info) }
                 })?
             },
@@ -112,10 +113,11 @@ impl<T: Pmu, K: Kind<T>> Shared<T, K> {
     ///
     /// `later` must be that of a state of which a reference was leaked.
     unsafe extern "C" fn free(later: *mut bindings::rust_perf_later) {
-        // SAFETY: By the safety requirement. `Later` is a transparent wrapper.
+        // SAFETY: The caller guarantees that this is the `later` of a state. `Later` is a
+        // transparent wrapper.
         let this = unsafe { container_of!(later.cast::<Later>(), Self, later) };
 
-        // SAFETY: The leaked reference, by the safety requirement.
+        // SAFETY: The caller guarantees that a reference was leaked. This takes it back, once.
         drop(unsafe { Arc::from_raw(this) });
     }
 
@@ -164,7 +166,7 @@ impl<T: Pmu, K: Kind<T>> Deref for SharedRef<T, K> {
 
 impl<T: Pmu, K: Kind<T>> Drop for SharedRef<T, K> {
     fn drop(&mut self) {
-        // SAFETY: Not used after this.
+        // SAFETY: The field is not used after this: `self` is being dropped.
         let shared = unsafe { ManuallyDrop::take(&mut self.0) };
 
         if may_sleep() {
@@ -172,7 +174,7 @@ impl<T: Pmu, K: Kind<T>> Drop for SharedRef<T, K> {
         }
         if let Some(last) = Arc::into_unique_or_drop(shared) {
             let last = Arc::into_raw(Arc::from(last));
-            // SAFETY: Live: the last reference was just leaked.
+            // SAFETY: The state is live: the last reference was just leaked.
             let later = unsafe { &raw const (*last).later };
 
             // SAFETY: Nothing else refers to the state. `Shared::free()`, which `later` has by the

@@ -176,29 +176,29 @@ struct Opened(*mut bindings::perf_event);
 
 impl Opened {
     fn enable(&self) {
-        // SAFETY: Live, by the type invariant.
+        // SAFETY: The event is live, by the type invariant.
         unsafe { bindings::perf_event_enable(self.0) };
     }
 
     fn disable(&self) {
-        // SAFETY: Live, by the type invariant.
+        // SAFETY: The event is live, by the type invariant.
         unsafe { bindings::perf_event_disable(self.0) };
     }
 
     fn read(&self) -> u64 {
         let (mut enabled, mut running) = (0, 0);
 
-        // SAFETY: Live, by the type invariant; the times are valid for writes.
+        // SAFETY: The event is live, by the type invariant; the times are valid for writes.
         unsafe { bindings::perf_event_read_value(self.0, &mut enabled, &mut running) }
     }
 
     fn cpu(&self) -> i32 {
-        // SAFETY: Live, by the type invariant.
+        // SAFETY: The event is live, by the type invariant.
         unsafe { (*self.0).cpu }
     }
 
     fn state(&self) -> i32 {
-        // SAFETY: Live, by the type invariant.
+        // SAFETY: The event is live, by the type invariant.
         unsafe { (*self.0).state }
     }
 }
@@ -281,7 +281,7 @@ mod cases {
             let _off = interrupt::local_interrupt_disable();
             drop(entry);
         }
-        // SAFETY: No requirements; this is a task that may sleep.
+        // SAFETY: This is a task that may sleep, and none of the workers that it waits for.
         unsafe { bindings::rust_perf_later_flush() };
         assert_eq!(dropped.load(Relaxed), 1);
         Ok(())
@@ -307,7 +307,7 @@ mod cases {
             // The worker waits for a grace period.
             assert_eq!(dropped.load(Relaxed), 0);
         }
-        // SAFETY: No requirements; this is a task that may sleep.
+        // SAFETY: This is a task that may sleep, and none of the workers that it waits for.
         unsafe { bindings::rust_perf_later_flush() };
         assert_eq!(dropped.load(Relaxed), 1);
         Ok(())

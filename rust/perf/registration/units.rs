@@ -138,7 +138,8 @@ impl Units {
             Scope::System => {
                 // A PCI driver's `probe()` runs on the device's node, if it has one.
                 //
-                // SAFETY: No requirements: any number of a CPU will do.
+                // SAFETY: Reading the number of the CPU has no requirements. The task may move: any
+                // CPU will do.
                 let cpu = unsafe { bindings::raw_smp_processor_id() };
                 Self::System(Atomic::new(cpu))
             }
@@ -157,7 +158,7 @@ impl Units {
     /// registered. No event exists then. `cpu` must be online, and no CPU may come or go meanwhile.
     pub(super) fn settle(&self, cpu: u32) {
         if let Self::System(home) = self {
-            // SAFETY: No requirements.
+            // SAFETY: Any number of a CPU may be asked for.
             if !unsafe { bindings::rust_perf_cpu_online(home.load(Relaxed)) } {
                 home.store(cpu, Relaxed);
             }

@@ -176,7 +176,7 @@ impl<T: AuxPmu> Bench<T> {
         }
 
         let event = self.event();
-        // SAFETY: In what stands for `event_init()`; `attr` is not written any more.
+        // SAFETY: This stands for `event_init()`. `attr` is not written any more.
         let attr = unsafe { Attr::<T::Config>::new(event)? };
         let data = self.driver.event_init(&attr)?;
         let state = self.event_state.insert(KBox::new(
@@ -211,7 +211,7 @@ impl<T: AuxPmu> Bench<T> {
 
     /// The event.
     pub(super) fn event(&self) -> NonNull<bindings::perf_event> {
-        // SAFETY: The address of a box.
+        // SAFETY: The address of a box is not null.
         unsafe { NonNull::new_unchecked(self.event.get()) }
     }
 
@@ -289,8 +289,8 @@ impl<T: AuxPmu> Bench<T> {
         self.stop();
 
         if let Some(private) = self.ring_mut().end_unmap() {
-            // SAFETY: From `into_foreign()`, in `map()`; no transaction is open, and the running
-            // test holds a reference to the module.
+            // SAFETY: The pointer is from `into_foreign()`, in `map()`; no transaction is open, and
+            // the running test holds a reference to the module.
             unsafe { module_ref::free_aux(private.as_ptr()) };
         }
     }
@@ -421,7 +421,7 @@ impl<T: AuxPmu> Bench<T> {
         }
         let mut list = filter::List::new(raw)?;
         let list = list.head();
-        // SAFETY: A list of filters, of our own.
+        // SAFETY: This is a list of filters, of our own.
         let asked = unsafe { filter::of_list(list, self.filters)? };
         T::filters_validate(&asked)?;
 
@@ -457,7 +457,7 @@ impl<T: AuxPmu> Bench<T> {
         self.under_lock(|bench, cpu| {
             let (record, event) = (sampled.as_record(), bench.event());
 
-            // SAFETY: In what stands for `snapshot_aux()`.
+            // SAFETY: This stands for `snapshot_aux()`.
             unsafe { bench.state.as_ref().snapshot(event, record, len, cpu) }
         });
         Ok(bytes)
@@ -556,7 +556,8 @@ fn on_cpu<F: FnOnce(&context::Cpu) -> R, R>(cpu: u32, f: F) -> Result<R> {
     ///
     /// `info` must point to a `Call<F, R>` to which no other reference is used during the call.
     unsafe extern "C" fn call<F: FnOnce(&context::Cpu) -> R, R>(info: *mut c_void) {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees that this points to a `Call<F, R>`, to which no other
+        // reference is used during the call.
         let call = unsafe { &mut *info.cast::<Call<F, R>>() };
         // SAFETY: `smp_call_function_single()` calls with interrupts off, until this returns.
         let cpu = unsafe { context::Cpu::current() };

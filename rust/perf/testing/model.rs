@@ -90,10 +90,11 @@ impl Model {
     /// `event` must be live, and its `rb` null or point to a [`Ring`] that nothing else refers to
     /// during the lifetime that the caller picks.
     unsafe fn ring_of<'a>(event: NonNull<bindings::perf_event>) -> Option<&'a mut Ring> {
-        // SAFETY: Live by the safety requirement.
+        // SAFETY: The caller guarantees that the event is live.
         let ring = unsafe { (*event.as_ptr()).rb };
 
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees that the event's ring buffer is null or a `Ring`, to which
+        // nothing else refers.
         unsafe { ring.cast::<Ring>().as_mut() }
     }
 
@@ -103,14 +104,15 @@ impl Model {
     ///
     /// As for [`Self::ring_of`], of the event that the transaction was begun with.
     unsafe fn ring_of_handle<'a>(handle: &Handle) -> Option<&'a mut Ring> {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees that the handle's event is null or on a bench, to whose
+        // ring buffer nothing else refers.
         NonNull::new(handle.0.event).and_then(|event| unsafe { Self::ring_of(event) })
     }
 }
 
 impl Core for Model {
     unsafe fn ring(event: NonNull<bindings::perf_event>) -> *mut c_void {
-        // SAFETY: Live by the safety requirement.
+        // SAFETY: The caller guarantees that the event is live.
         unsafe { (*event.as_ptr()).rb }.cast()
     }
 
@@ -182,7 +184,7 @@ impl Sampling for Model {
     ) -> c_long {
         // SAFETY: The event was set by `begin()`; it is on a bench, in a callback.
         let ring = unsafe { Self::ring_of_handle(handle) };
-        // SAFETY: From `Sampled::as_record()`, whose caller accesses it only later.
+        // SAFETY: The record is from `Sampled::as_record()`, whose caller accesses it only later.
         let sampled = unsafe { record.cast::<Sampled<'_>>().as_mut() };
 
         ring.and_then(|ring| match ring.copy(sampled, from, to) {

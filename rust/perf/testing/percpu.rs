@@ -140,7 +140,8 @@ impl Percpu<'_> {
 ///
 /// `percpu` must point to a [`Percpu`] that stays until this has returned on all CPUs.
 unsafe extern "C" fn handle(percpu: *mut c_void) {
-    // SAFETY: By the safety requirement; shared references only exist.
+    // SAFETY: The caller guarantees that this points to a `Percpu`, which stays. Only shared
+    // references to it exist.
     let percpu = unsafe { &*percpu.cast_const().cast::<Percpu<'_>>() };
     // SAFETY: `on_each_cpu_cond_mask()` calls with interrupts off, until this returns.
     let cpu = unsafe { context::Cpu::current() };

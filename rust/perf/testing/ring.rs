@@ -408,8 +408,8 @@ impl Ring {
             .and_then(|pages| pages.at(offset))
             .ok_or(EINVAL)?;
 
-        // SAFETY: Valid for reads by the guarantee of `Pages::at()`. Volatile, since the region
-        // writes through addresses of its own.
+        // SAFETY: `place` is valid for reads by the guarantee of `Pages::at()`. The read is
+        // volatile, since the region writes through addresses of its own.
         Ok(unsafe { place.read_volatile() })
     }
 

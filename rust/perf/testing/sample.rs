@@ -129,7 +129,7 @@ mod tests {
                     let mut sampled = Sampled::new(&mut space);
                     let record = sampled.as_record();
 
-                    // SAFETY: In what stands for `snapshot_aux()`.
+                    // SAFETY: This stands for `snapshot_aux()`.
                     let copied = unsafe { state.snapshot(event, record, 64, transaction.cpu()) };
                     self.nmi_copied
                         .fetch_add(i64::try_from(copied).unwrap_or(-1), Relaxed);
@@ -359,7 +359,7 @@ mod tests {
         let copied = bench.on_cpu(|bench, cpu| {
             let record = sampled.as_record();
 
-            // SAFETY: In what stands for `snapshot_aux()`; both PMUs live to the end of the case.
+            // SAFETY: This stands for `snapshot_aux()`. Both PMUs live to the end of the case.
             unsafe { bench.state.as_ref().snapshot(event, record, 64, cpu) }
         });
         assert_eq!(copied, Some(0));

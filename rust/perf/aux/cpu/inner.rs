@@ -142,7 +142,7 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
     #[inline]
     pub(super) fn set_state(&self, state: c_int) {
         if let Some(event) = self.event {
-            // SAFETY: Live by the type invariant; `hw.state` belongs to the PMU.
+            // SAFETY: The event is live, by the type invariant; `hw.state` belongs to the PMU.
             unsafe { (*event.as_ptr()).hw.state = state };
         }
     }
@@ -285,7 +285,8 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         cpu: &context::Cpu,
         f: impl FnOnce(&T, &mut Counting<'_, T>, &mut T::Count) -> R,
     ) -> Option<R> {
-        // SAFETY: Live, by the type invariant, and its `destroy()` does not run before `del()`.
+        // SAFETY: The event is live, by the type invariant, and its `destroy()` does not run before
+        // `del()`.
         let event = unsafe { Event::<T>::from_raw(self.event?) };
         let count = self.counting.as_mut()?;
 
@@ -301,7 +302,8 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         state: &CpuState<T, C>,
         cpu: &context::Cpu,
     ) -> Result<(), Failure> {
-        // SAFETY: Live, by the type invariant, and its `destroy()` does not run before `del()`.
+        // SAFETY: The event is live, by the type invariant, and its `destroy()` does not run before
+        // `del()`.
         let event = unsafe { Event::<T>::from_raw(self.event.ok_or(Failure::Busy)?) };
 
         self.counting_timer = None;
@@ -322,7 +324,8 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
 
     fn end_counting(&mut self, state: &CpuState<T, C>, cpu: &context::Cpu) {
         if let (Some(count), Some(event)) = (self.counting.take(), self.event) {
-            // SAFETY: Live, by the type invariant, and its `destroy()` does not run before `del()`.
+            // SAFETY: The event is live, by the type invariant, and its `destroy()` does not run
+            // before `del()`.
             let event = unsafe { Event::<T>::from_raw(event) };
             let mut timer = None;
 
@@ -434,7 +437,8 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         cpu: &context::Cpu,
         f: impl FnOnce(&T, &mut Transaction<'_, T>, &mut T::Trace) -> R,
     ) -> Option<R> {
-        // SAFETY: Live, by the type invariant, and its `destroy()` does not run before `del()`.
+        // SAFETY: The event is live, by the type invariant, and its `destroy()` does not run before
+        // `del()`.
         let event = unsafe { Event::<T>::from_raw(self.event?) };
         let open = self.open.as_mut()?;
         let trace = self.trace.as_mut()?;
@@ -465,6 +469,7 @@ fn is_paused(event: NonNull<bindings::perf_event>) -> bool {
     // caller has it.
     let paused = unsafe { event.byte_add(offset) }.cast::<c_uint>();
 
-    // SAFETY: Aligned and live. perf writes it marked; volatile, so this is a `READ_ONCE()`.
+    // SAFETY: `paused` is a field of a live event. perf writes it marked; this read is volatile, so
+    // it is a `READ_ONCE()`.
     unsafe { paused.read_volatile() != 0 }
 }

@@ -39,16 +39,17 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
     /// state's CPU, where the driver's `interrupt()` is called soon. False in NMI, after
     /// [`Self::close`], or if the state's CPU is offline.
     pub(crate) fn forward(&self, here: &context::Cpu) -> bool {
-        // SAFETY: No requirements. Interrupts are off, so a CPU that is online stays online.
+        // SAFETY: Any number of a CPU may be asked for. Interrupts are off, so a CPU that is online
+        // stays online.
         let is_online = unsafe { bindings::rust_perf_cpu_online(self.cpu) };
 
         if !is_online || here.is_nmi() || self.closed.load(Relaxed) {
             return false;
         }
         self.forwarded.store(true, Relaxed);
-        // SAFETY: Set up, by the type invariant. Interrupts are off, by the invariant of `Cpu`, and
-        // the CPU is online. `self` stays until `sync()` has returned, which waits for this section
-        // and for the call.
+        // SAFETY: The call is set up, by the type invariant. Interrupts are off, by the invariant
+        // of `Cpu`, and the CPU is online. `self` stays until `sync()` has returned, which waits
+        // for this section and for the call.
         unsafe { bindings::rust_perf_remote_queue(self.remote.get(), self.cpu) };
         true
     }

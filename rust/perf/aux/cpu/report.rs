@@ -128,17 +128,17 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
 /// C counterpart: `perf_event_itrace_started()`, which modules cannot call.
 #[inline]
 pub(super) fn itrace_started(event: NonNull<bindings::perf_event>) {
-    // SAFETY: Live: the caller has it from `Inner`.
+    // SAFETY: The event is live: the caller has it from `Inner`.
     let attach_state = unsafe { &raw mut (*event.as_ptr()).attach_state };
-    // SAFETY: Aligned and live. The event is scheduled in on this CPU, and perf writes the field
-    // only while it is not. Volatile, so it is a `READ_ONCE()`.
+    // SAFETY: This is a field of a live event. The event is scheduled in on this CPU, and perf
+    // writes the field only while it is not. The read is volatile, so it is a `READ_ONCE()`.
     let before = unsafe { attach_state.read_volatile() };
 
     // Written once, when the first transaction has begun.
     if before & bindings::PERF_ATTACH_ITRACE == 0 {
-        // SAFETY: Aligned and live. The event is scheduled in on this CPU, and perf writes the
-        // field only while it is not. For a child, perf may read it on another CPU, as with
-        // `perf_event_itrace_started()`. Volatile, so it is a `WRITE_ONCE()`.
+        // SAFETY: This is a field of a live event. The event is scheduled in on this CPU, and perf
+        // writes the field only while it is not. For a child, perf may read it on another CPU, as
+        // with `perf_event_itrace_started()`. The write is volatile, so it is a `WRITE_ONCE()`.
         unsafe { attach_state.write_volatile(before | bindings::PERF_ATTACH_ITRACE) };
     }
 }

@@ -73,7 +73,7 @@ impl DeviceRef {
     fn new(device: &Device<Bound>) -> Result<Self> {
         // CAST: `Device` is a transparent wrapper of `struct device`.
         let device = ptr::from_ref(device).cast_mut().cast();
-        // SAFETY: A live device.
+        // SAFETY: The device is bound, and thus live.
         let reference = unsafe { bindings::rust_perf_device_ref_new(device) };
 
         // INVARIANT: Just made.
@@ -86,7 +86,7 @@ impl DeviceRef {
 
 impl Drop for DeviceRef {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant.
+        // SAFETY: The reference is to be dropped once, by the type invariant: here.
         unsafe { bindings::rust_perf_device_ref_drop(self.reference.as_ptr()) };
     }
 }
@@ -174,7 +174,7 @@ impl Memory {
 
     /// The address of coherent memory, and the device's address of it.
     pub(super) fn place(&self) -> Result<(NonNull<u8>, u64)> {
-        // SAFETY: Live, by the type invariant.
+        // SAFETY: The memory is live, by the type invariant.
         let start = unsafe { bindings::rust_perf_dma_memory(self.0.as_ptr()) };
         let address = self.chunks()?.first().ok_or(ENOMEM)?.address;
 
@@ -186,7 +186,8 @@ impl Memory {
         let mut chunks = Ok(KVVec::new());
         let data = ptr::from_mut(&mut chunks).cast();
 
-        // SAFETY: Live, by the type invariant. `push()` gets the address of `chunks`.
+        // SAFETY: The memory is live, by the type invariant. `push()` gets the address of `chunks`,
+        // which nothing else refers to meanwhile.
         unsafe { bindings::rust_perf_dma_for_each(self.0.as_ptr(), Some(push), data) };
         chunks
     }
@@ -194,9 +195,9 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: Made by one of the functions that the callee requires, and freed once, by the
-        // type invariant; the device is bound: the memory is revoked before the device is unbound.
-        // This is a task that may sleep: `DropInTask` and `Binding` ensure that.
+        // SAFETY: The memory is made by one of the functions that the callee requires, and is freed
+        // once, by the type invariant. The device is bound: the memory is revoked before the device
+        // is unbound. This is a task that may sleep: `DropInTask` and `Binding` ensure that.
         unsafe { bindings::rust_perf_dma_free(self.0.as_ptr()) };
     }
 }
@@ -205,7 +206,8 @@ impl Drop for Memory {
 ///
 /// `data` must be the address of a `Result<KVVec<DeviceChunk>>` that nothing else refers to.
 unsafe extern "C" fn push(data: *mut c_void, address: u64, len: u64) -> bool {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that this is the address of such a `Result`, and that nothing
+    // else refers to it.
     let chunks = unsafe { &mut *data.cast::<Result<KVVec<DeviceChunk>>>() };
     let pushed = match chunks {
         // User space chooses the size. A failure is `ENOMEM`, without a report in the log.

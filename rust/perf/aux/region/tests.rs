@@ -34,7 +34,8 @@ mod cases {
             let page = self.pages.get(offset / PAGE_SIZE)?;
             let place = ptr::from_ref(page.get(offset % PAGE_SIZE)?);
 
-            // SAFETY: Valid for reads. Volatile, since the region writes through the addresses.
+            // SAFETY: `place` is from a reference. The read is volatile, since the region writes
+            // through the addresses.
             Some(unsafe { place.read_volatile() })
         }
     }

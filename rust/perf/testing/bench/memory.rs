@@ -28,7 +28,7 @@ impl Memory {
         let mut memory = Self(KVec::with_capacity(pages, GFP_KERNEL)?);
 
         for _ in 0..pages {
-            // SAFETY: No requirements.
+            // SAFETY: This is a task that may sleep, as `GFP_KERNEL` demands.
             let address = unsafe { bindings::get_zeroed_page_noprof(bindings::GFP_KERNEL) };
             let page = ptr::with_exposed_provenance_mut::<c_void>(address);
             let page = NonNull::new(page).ok_or(ENOMEM)?;
@@ -52,11 +52,11 @@ impl Memory {
     /// The byte at this offset; [`None`] behind the last page.
     pub(super) fn byte(&self, offset: usize) -> Option<u8> {
         let page = self.0.get(offset / PAGE_SIZE)?.cast::<u8>();
-        // SAFETY: Within the page.
+        // SAFETY: The offset is within the page.
         let place = unsafe { page.add(offset % PAGE_SIZE) };
 
-        // SAFETY: Valid for reads, by the type invariant. Volatile, since the region writes through
-        // addresses of its own.
+        // SAFETY: `place` is valid for reads, by the type invariant. The read is volatile, since
+        // the region writes through addresses of its own.
         Some(unsafe { place.read_volatile() })
     }
 }
@@ -67,7 +67,8 @@ impl Drop for Memory {
             // CAST: A `c_ulong` is as wide as an address.
             let address = page.expose_provenance() as c_ulong;
 
-            // SAFETY: From the page allocator, of order 0, by the type invariant.
+            // SAFETY: The page is from the page allocator, of order 0, by the type invariant, and
+            // is freed once: here.
             unsafe { bindings::free_pages(address, 0) };
         }
     }

@@ -61,7 +61,7 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
             unsafe { bindings::perf_event_addr_filters_sync(event.as_ptr()) };
         }
 
-        // SAFETY: Live, by the type invariant.
+        // SAFETY: The event is live, by the type invariant.
         let key = unsafe { C::ring(event) };
         if key.is_null() {
             return Err(Failure::NoRing);
@@ -87,7 +87,8 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         if private.as_ptr() != claim.private() || self.handle.ring() != key {
             // User space has redirected the event to another ring buffer since `C::ring()` above.
             //
-            // SAFETY: A transaction is open on the handle, begun here; nothing is written.
+            // SAFETY: `C::begin()` has opened a transaction on the handle, on this CPU. No byte of
+            // it is published, so none must be stored.
             unsafe { C::end(&mut self.handle, 0) };
             return Err(Failure::NotMapped);
         }
@@ -108,9 +109,11 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
             }
         }
 
-        // SAFETY: Live, by the type invariant, and its `destroy()` does not run before `del()`.
+        // SAFETY: The event is live, by the type invariant, and its `destroy()` does not run before
+        // `del()`.
         let traced = unsafe { Event::<T>::from_raw(event) };
-        // SAFETY: A transaction is open on `handle`, begun above with `C`, on this CPU.
+        // SAFETY: `C::begin()` has opened a transaction on `handle`, on this CPU, and nothing has
+        // ended it.
         let mut transaction = unsafe {
             Transaction::new(
                 &traced,
@@ -139,7 +142,8 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
                 // INVARIANT: The transaction ends here.
                 let open = self.open.take();
 
-                // SAFETY: A transaction is open on the handle, begun above; nothing is published.
+                // SAFETY: `C::begin()` has opened a transaction on the handle, on this CPU. No byte
+                // of it is published, so none must be stored.
                 unsafe { C::end(&mut self.handle, 0) };
                 // Drops the claim after the transaction has ended: the next writer must not find it
                 // open.
@@ -161,7 +165,8 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         let (Some(event), Some(open)) = (self.event, self.open.as_mut()) else {
             return false;
         };
-        // SAFETY: Live, by the type invariant, and its `destroy()` does not run before `del()`.
+        // SAFETY: The event is live, by the type invariant, and its `destroy()` does not run before
+        // `del()`.
         let traced = unsafe { Event::<T>::from_raw(event) };
         // SAFETY: `open` is there: a transaction is open on `handle`, begun on this CPU with `C`,
         // by the type invariant. It is ended below.
