@@ -5,7 +5,7 @@
 use crate::flow::{Block, State};
 use crate::image::{Change, Image};
 use crate::serve::{self, Engine};
-use crate::source::{Clock, Log, Packets, Request, Sink, Source};
+use crate::source::{Clock, FromUser, Log, Packets, Request, Sink, Source};
 use intel_pt::insn::{Insn, Mode};
 use qemuplugin::biased;
 use qemuplugin::inside::Inside;
@@ -20,7 +20,6 @@ use std::fs::File;
 use std::hash::{Hash, Hasher};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 mod state;
@@ -59,14 +58,6 @@ struct Files {
     /// The file for changes of the code, if the trace is in files too.
     pokes: Option<Mutex<BufWriter<File>>>,
     log: bool,
-}
-
-/// The state of the wait for the first program.
-#[derive(Default)]
-struct FromUser {
-    /// Whether the kernel has executed code at its final addresses.
-    up: AtomicBool,
-    begun: AtomicBool,
 }
 
 qemuplugin::plugin!(
@@ -295,7 +286,7 @@ impl Plugin for TraceUnit {
             if let Some(change) = image.as_mut().and_then(|image| image.add(address, bytes)) {
                 self.changes(&change);
             }
-            if !kernel && self.follows_changes() {
+            if !kernel && self.is_in_files() {
                 code.push(bytes.into());
             }
             if files.is_some_and(|files| files.log) {
@@ -333,9 +324,6 @@ impl Plugin for TraceUnit {
                 begins
             }
         };
-        if self.from_user.is_some() {
-            translation.on_execution(begins);
-        }
         translation.on_execution_with_registers(begins);
         translation.clears(self.engine.whole);
         if let Some(instruction) = translation.instructions().next_back() {
@@ -420,7 +408,12 @@ impl TraceUnit {
 
     /// Whether changes of the code are reported: the trace is in files, and has all code of the kernel.
     fn follows_changes(&self) -> bool {
-        let files = self.files.as_ref().filter(|_| self.from_user.is_none());
+        self.from_user.is_none() && self.is_in_files()
+    }
+
+    /// Whether the trace is in files, for a decoder that has the kernel's code from the image only.
+    fn is_in_files(&self) -> bool {
+        let files = self.files.as_ref();
         files.is_some_and(|files| files.pokes.is_some())
     }
 
@@ -493,14 +486,18 @@ impl Sees for Entered {
     #[inline]
     fn executes(&'static self, cpu: &mut VirtualCpu, registers: &Registers<'_>) {
         let index = cpu.index();
-        let Some(mut cpu) = self.of.source.tracing(cpu) else {
-            return;
-        };
-        let whole = || self.of.engine.is_whole(index);
         let state = Now {
             places: &self.of.places,
             registers,
         };
+        let from_user = self.of.from_user.as_ref();
+        if from_user.is_some_and(|from_user| from_user.begins(|| state.pc())) {
+            self.of.start();
+        }
+        let Some(mut cpu) = self.of.source.tracing(cpu) else {
+            return;
+        };
+        let whole = || self.of.engine.is_whole(index);
         if self.code.is_some() {
             if let Some(pc) = state.pc() {
                 self.is_at(pc);
@@ -508,24 +505,6 @@ impl Sees for Entered {
         }
         cpu.executes(&self.block, whole, &state);
         cpu.pass(index, &*self.of.sink);
-    }
-}
-
-impl Executes for Entered {
-    /// Starts the trace at the first block of a program after the kernel has run at its final addresses.
-    fn executes(&'static self, _cpu: &mut VirtualCpu) {
-        let Some(from_user) = &self.of.from_user else {
-            return;
-        };
-        match self.block.first >> 63 {
-            0 if from_user.up.load(Ordering::Relaxed) => {
-                if !from_user.begun.swap(true, Ordering::Relaxed) {
-                    self.of.start();
-                }
-            }
-            0 => {}
-            _ => from_user.up.store(true, Ordering::Relaxed),
-        }
     }
 }
 

@@ -19,6 +19,33 @@ const BATCH: usize = 512;
 /// Minimum number of ticks between two `TSC` packets. Tasks run longer than that, so perf can tell which task was traced.
 const TSC_PERIOD: u64 = 4096;
 
+/// The state of the wait for the first program.
+#[derive(Debug, Default)]
+pub struct FromUser {
+    /// Whether the kernel has executed code at its final addresses.
+    up: AtomicBool,
+    begun: AtomicBool,
+}
+
+impl FromUser {
+    /// Whether this is the first program: the CPU executes code below the kernel's addresses, after it has executed code there. `pc` is where
+    /// the CPU is. A block's address does not say that: QEMU uses the translation of code that was executed where the image was loaded.
+    #[must_use]
+    pub fn begins(&self, pc: impl FnOnce() -> Option<u64>) -> bool {
+        if self.begun.load(Ordering::Relaxed) {
+            return false;
+        }
+        match pc().map(|pc| pc >> 63) {
+            Some(0) if self.up.load(Ordering::Relaxed) => !self.begun.swap(true, Ordering::Relaxed),
+            Some(1) => {
+                self.up.store(true, Ordering::Relaxed);
+                false
+            }
+            _ => false,
+        }
+    }
+}
+
 /// The trace that is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Request {

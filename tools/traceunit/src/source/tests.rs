@@ -307,3 +307,22 @@ fn an_exception_is_reported_twice() {
         trace(&[exception, again])
     );
 }
+
+#[test]
+fn the_trace_begins_with_the_first_program() {
+    let from_user = FromUser::default();
+    let kernel = 0xffff_ffff_8100_0000;
+    let visited = [
+        // The kernel, where its image was loaded, and at its final addresses.
+        (Some(0x0100_0000), false),
+        (None, false),
+        (Some(kernel), false),
+        // A program, and what follows.
+        (Some(0x40_1000), true),
+        (Some(kernel), false),
+        (Some(0x40_1000), false),
+    ];
+    for (at, (pc, begins)) in visited.into_iter().enumerate() {
+        assert_eq!(from_user.begins(|| pc), begins, "{at}");
+    }
+}
