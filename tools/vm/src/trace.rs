@@ -107,14 +107,13 @@ pub fn record(
     })
 }
 
-/// The guest's script. It runs the command, while `auxrec` records the sideband if it can, and then stores the kernel's symbols.
+/// The guest's script. It runs the command and stores the kernel's symbols, while `auxrec` records the sideband if it can. The symbols do not
+/// come after the recording: a second after its end the kernel changes code again, as perf is not in use any more.
 const INSIDE: &str = "\
 echo 0 >/proc/sys/kernel/kptr_restrict
-run='/bin/traced; echo $? >/tmp/status'
+run='/bin/traced; echo $? >/tmp/status; cat /proc/kallsyms >/out/kallsyms; cat /proc/modules >/out/modules'
 auxrec record -q -a --sideband -o /out/sideband -- sh -c \"$run\"
 [ -e /tmp/status ] || eval \"$run\"
-cat /proc/kallsyms >/out/kallsyms
-cat /proc/modules >/out/modules
 exit $(cat /tmp/status)
 ";
 
