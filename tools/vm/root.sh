@@ -29,16 +29,18 @@ checkout=$(cd "$(dirname "$0")/../.." && pwd -P)
 hash=$(echo "$SUITE $PACKAGES $BACKPORTS 1" | sha256sum | cut -c1-12) # kernels are named by it, too
 PACKAGES="$PACKAGES $PROGRAMS"
 root=$cache/root-$hash-$(echo "$PROGRAMS" | sha256sum | cut -c1-6)
-# These are large, and few ask for them: each has a root of its own.
 case ${RUNNER:-} in
-vng) extra="virtme-ng mount iproute2" ;;
-viewers) extra="chromium-headless-shell npm python3-pip" ;;
-*) extra= ;;
-esac
-if [ -n "$extra" ]; then
+"") ;;
+viewers) # These are large, and only the viewers need them: they have a root of their own.
+	extra="chromium-headless-shell npm python3-pip"
 	PACKAGES="$PACKAGES $extra"
 	root=$root-$RUNNER-$(echo "$extra" | sha256sum | cut -c1-6)
-fi
+	;;
+*)
+	echo "auxvm: there is no build root RUNNER=$RUNNER; viewers is the only one of its own" >&2
+	exit 2
+	;;
+esac
 
 # What cargo has compiled here, and third-party crates that are kept. Their name is made of what they depend on: the
 # compiler, the versions and the profiles.
@@ -138,11 +140,6 @@ make_root_locked() {
 		mmdebstrap --mode=root "$@" >>"$log" 2>&1 9>&- || failed "could not make the build root"
 	fi
 	as_root ln -sf /run/resolv.conf /run/hosts "$tmp/etc/" # written anew by each run
-	if [ "${RUNNER:-}" = vng ]; then
-		as_root rm -f "$tmp/usr/lib/systemd/systemd-udevd"
-		as_root cp "$checkout/tools/vm/guest/vng-udevd.sh" "$tmp/usr/sbin/udevd"
-		as_root cp "$checkout/tools/vm/guest/vng-poweroff.sh" "$tmp/usr/sbin/poweroff"
-	fi
 	kill $tick 2>/dev/null || true
 	mv -T "$tmp" "$root"
 	echo "[${SECONDS} s] the build root is ready" >&2

@@ -26,7 +26,6 @@ mod outcome;
 mod process;
 pub mod python;
 mod shell;
-pub mod vng;
 
 pub use machine::Devices;
 pub use outcome::Outcome;

@@ -66,9 +66,6 @@ enum Verb {
         /// Only cases with this in their names, or, behind a bar, with that
         #[arg(long, value_delimiter = '|')]
         case: Vec<String>,
-        /// What runs the end-to-end guests: our own (qemu) or virtme-ng (vng)
-        #[arg(long, env = "RUNNER", default_value = "qemu", value_parser = ["qemu", "vng", "viewers"])]
-        runner: String,
     },
     /// Run a command in a guest with the modules in /modules (load them with auxload), and give its exit status
     Guest {
@@ -237,7 +234,6 @@ fn run(args: Args) -> Result<ExitCode> {
             suite,
             kernel,
             case,
-            runner,
         } => {
             let plan = Plan {
                 suites: if suite.is_empty() {
@@ -247,7 +243,6 @@ fn run(args: Args) -> Result<ExitCode> {
                 },
                 kernels: kinds(kernel),
                 cases: case,
-                vng: runner == "vng",
             };
             let counts = suites::run(&cache, &plan)?;
             println!("{}", counts.summary());

@@ -151,8 +151,6 @@ pub struct Plan {
     pub kernels: Vec<Kind>,
     /// The cases to run. Empty: all.
     pub cases: Vec<String>,
-    /// Whether virtme-ng runs the end-to-end guests.
-    pub vng: bool,
 }
 
 /// Runs the plan. Writes `build/test/all.ktap`, and prints the failures and the sums.

@@ -36,7 +36,7 @@ const fn part(name: &'static str, args: &'static str) -> Part {
 }
 
 /// All parts. Those that fail soonest are first.
-const PARTS: [Part; 41] = [
+const PARTS: [Part; 40] = [
     part("test", "test"),
     // Suites of which `make test` runs only some cases, or none.
     part("host", "test --suite host"),
@@ -125,11 +125,6 @@ const PARTS: [Part; 41] = [
         name: "viewers",
         args: "test --suite viewers",
         runner: "viewers",
-    },
-    Part {
-        name: "vng",
-        args: "test --suite e2e --kernel lean --runner vng",
-        runner: "vng",
     },
 ];
 

@@ -5,7 +5,6 @@
 use super::{ended, patience, Kernels, Plan};
 use crate::cache::Cache;
 use crate::error::Result;
-use crate::guest::vng;
 use crate::guest::{Devices, Guest};
 use crate::kernel::{Kernel, Kind};
 use crate::modules::{self, Mode};
@@ -237,13 +236,7 @@ fn jobs(plan: &Plan, what: &'static EndToEnd, cases: &[String]) -> Vec<Job> {
 const SIDE_BY_SIDE: usize = 3;
 
 /// Runs the guests, some of them in parallel. Returns a suite for each name, with the cases of each kernel, in the order of `jobs`.
-fn run(
-    cache: &Cache,
-    dir: &Path,
-    kernels: &Kernels<'_>,
-    plan: &Plan,
-    jobs: &[Job],
-) -> Result<Vec<Case>> {
+fn run(cache: &Cache, dir: &Path, kernels: &Kernels<'_>, jobs: &[Job]) -> Result<Vec<Case>> {
     let programs = tools::build(cache)?;
     let mut ready = Vec::new();
 
@@ -253,7 +246,7 @@ fn run(
         ready.push((job, kernel, built.files));
     }
     let done = parallel::each(SIDE_BY_SIDE, &ready, |_, (job, kernel, files)| {
-        on_kernel(cache, dir, kernel, files, &programs, plan.vng, job)
+        on_kernel(cache, dir, kernel, files, &programs, job)
     });
     let mut suites: Vec<Case> = Vec::new();
 
@@ -304,7 +297,7 @@ pub(super) fn matrix(
 ) -> Result<Case> {
     let jobs = jobs(plan, &MATRIX, &plan.cases);
 
-    Ok(layer(MATRIX.name, run(cache, dir, kernels, plan, &jobs)?))
+    Ok(layer(MATRIX.name, run(cache, dir, kernels, &jobs)?))
 }
 
 /// Runs the cases, also those of the special guests.
@@ -334,11 +327,11 @@ pub(super) fn cases(cache: &Cache, dir: &Path, kernels: &Kernels<'_>, plan: &Pla
         let there: Vec<_> = there.cloned().collect();
         let usual = all && (what.processors.is_none() || plan.suites.len() == 1);
 
-        if (usual || !there.is_empty()) && !plan.vng {
+        if usual || !there.is_empty() {
             wanted.extend(jobs(plan, what, &there));
         }
     }
-    Ok(layer(CASES.name, run(cache, dir, kernels, plan, &wanted)?))
+    Ok(layer(CASES.name, run(cache, dir, kernels, &wanted)?))
 }
 
 /// Runs the cases, also those for a kernel without a cycle counter. Then runs other readers on the recordings.
@@ -359,7 +352,7 @@ pub(super) fn beside(
     if all || !there.is_empty() {
         wanted.extend(jobs(plan, &NO_TSC, &there));
     }
-    let mut suites = run(cache, dir, kernels, plan, &wanted)?;
+    let mut suites = run(cache, dir, kernels, &wanted)?;
     // Only the guest with this kernel stores its recordings.
     let kind = Kind::Lean;
     if all && plan.kernels.contains(&kind) {
@@ -375,7 +368,6 @@ fn on_kernel(
     kernel: &Kernel,
     modules: &[PathBuf],
     programs: &[(String, PathBuf)],
-    vng: bool,
     job: &Job,
 ) -> Result<Case> {
     let what = job.what;
@@ -410,36 +402,27 @@ fn on_kernel(
             println!("{name}: {line}: {}", reason.unwrap_or_default());
         }
     };
-    if vng && !what.perf && kernel.kind == Kind::Stock {
-        let reason = "virtme-ng wants overlay and 9p built in, and Debian's cloud kernel has them as modules";
-        progress.end(reason);
-        return Ok(Case::suite(&name, vec![Case::skip("all", reason)]));
+    let mut guest = Guest::new(kernel, modules)?
+        .timeout(timeout)
+        .append(what.append)
+        // The cases load drivers some hundred times. Each time, the driver's KUnit suites would run.
+        .append("kunit.enable=0")
+        .devices(what.devices)
+        .installed(Path::new("/usr/bin/trace-cmd"))?
+        .shared();
+    for (program, path) in programs {
+        guest = guest.program(program, path)?;
     }
-    let outcome = if vng && !what.perf {
-        vng::run(&dir, kernel, modules, programs, &command, timeout)?
-    } else {
-        let mut guest = Guest::new(kernel, modules)?
-            .timeout(timeout)
-            .append(what.append)
-            // The cases load drivers some hundred times. Each time, the driver's KUnit suites would run.
-            .append("kunit.enable=0")
-            .devices(what.devices)
-            .installed(Path::new("/usr/bin/trace-cmd"))?
-            .shared();
-        for (program, path) in programs {
-            guest = guest.program(program, path)?;
-        }
-        if what.reboots {
-            guest = guest.reboots();
-        }
-        if let Some(processors) = what.processors {
-            guest = guest.processors(processors);
-        }
-        if what.perf {
-            guest = guest.intel().installed(Path::new("/usr/bin/perf"))?;
-        }
-        guest.run(cache, &dir, &command, live)?
-    };
+    if what.reboots {
+        guest = guest.reboots();
+    }
+    if let Some(processors) = what.processors {
+        guest = guest.processors(processors);
+    }
+    if what.perf {
+        guest = guest.intel().installed(Path::new("/usr/bin/perf"))?;
+    }
+    let outcome = guest.run(cache, &dir, &command, live)?;
     let suite = outcome.suite(&name);
     progress.end(&ended(&suite, &outcome));
     Ok(suite)

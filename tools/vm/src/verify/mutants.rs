@@ -86,7 +86,6 @@ impl<'a> Mutant<'a> {
             suites: vec![suite],
             kernels: kinds,
             cases: self.cases.iter().copied().map(str::to_owned).collect(),
-            vng: false,
         })
     }
 
