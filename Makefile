@@ -90,7 +90,7 @@ test:
 	@$(ROOT) run $(ROOT) keep
 
 check:
-	@$(AUXVM) test --suite host
+	@$(AUXVM) test --suite host $(CASES)
 
 # Not a part of `test`: the kernel takes a quarter of an hour to build, and everything takes several times as long.
 debug:

@@ -223,7 +223,7 @@ impl Suite {
         // If there are several suites, some of them run only a part of their cases.
         let few = plan.suites.len() > 1;
         match self {
-            Self::Host => host::run(cache, dir, few),
+            Self::Host => host::run(cache, dir, if few { &[] } else { &plan.cases }, few),
             Self::Litmus => litmus(cache, kernels, plan),
             Self::Kbuild => kbuild::run(cache, dir, kernels, plan),
             Self::Kunit => kunit(cache, dir, kernels, plan),

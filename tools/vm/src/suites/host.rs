@@ -28,16 +28,19 @@ const SHARED: [&str; 4] = [
 /// The folders whose code is built for kernels only, except for the [`SHARED`] crates.
 const KERNEL_SIDE: [&str; 3] = ["rust", "samples", "Documentation/template"];
 
-/// Runs all checks. If `few` is set, skips clippy, which compiles all crates once more.
-pub(super) fn run(cache: &Cache, dir: &Path, few: bool) -> Result<Case> {
+/// Runs all checks, or only the tests of `crates`, if there are any. If `few` is set, skips clippy, which compiles all crates once more.
+pub(super) fn run(cache: &Cache, dir: &Path, crates: &[String], few: bool) -> Result<Case> {
     let dir = dir.join("host");
     let workspace = cache.checkout().join("tools");
-    let files = project_files(cache)?;
     let cargo = |args: &[&str]| {
         let mut command = Command::new("cargo");
         command.current_dir(&workspace).args(args);
         command
     };
+    if !crates.is_empty() {
+        return Ok(Case::suite("host", vec![tests(cargo(&[]), &dir, crates)?]));
+    }
+    let files = project_files(cache)?;
     let mut cases = vec![
         rule("SPDX", cache, &files, lacks_spdx),
         rule("no unsafe", cache, &files, has_unsafe),
@@ -86,22 +89,30 @@ pub(super) fn run(cache: &Cache, dir: &Path, few: bool) -> Result<Case> {
         cases.push(check(&dir, "clippy", &mut clippy)?);
     }
 
-    let progress = Progress::begin("cargo test");
-    let log = Log::create(&dir.join("cargo-test.log"))?;
-    let good = log
-        .status(
-            cargo(&["test", "--locked", "--workspace", "--no-fail-fast"])
-                .env("CARGO_TERM_COLOR", "never"),
-        )?
-        .success();
-    let case = libtest::parse(&log.text(), good);
-    progress.end(&case.counts().summary());
-    cases.push(case);
+    cases.push(tests(cargo(&[]), &dir, crates)?);
     cases.push(packages(cargo(&[]), &dir)?);
     let here = |program: &Path| Command::new(program);
     tools::pages(cache, &tools::build(cache)?, here)?;
     cases.push(install::check(cache, &dir, "x86_64", here)?);
     Ok(Case::suite("host", cases))
+}
+
+/// Runs the tests of these crates, or of all.
+fn tests(mut cargo: Command, dir: &Path, crates: &[String]) -> Result<Case> {
+    let progress = Progress::begin("cargo test");
+    let log = Log::create(&dir.join("cargo-test.log"))?;
+
+    cargo.args(["test", "--locked", "--no-fail-fast"]);
+    match crates {
+        [] => cargo.arg("--workspace"),
+        _ => cargo.args(crates.iter().map(|name| format!("--package={name}"))),
+    };
+    let good = log
+        .status(cargo.env("CARGO_TERM_COLOR", "never"))?
+        .success();
+    let case = libtest::parse(&log.text(), good);
+    progress.end(&case.counts().summary());
+    Ok(case)
 }
 
 /// The crates that can be published on crates.io, with those that they need.
