@@ -46,15 +46,15 @@ const UNITS: [Unit; 3] = [
         name: "trace_unit",
         window: "trace_unit",
         pages: 4,
-        // The pattern has no time stamps, but they are the default.
-        terms: "source=1,tsc=0,rate=200",
+        // The pattern is no Intel PT, but its terms are the default.
+        terms: "source=1,tsc=0,pt=0,branch=0,rate=200",
         handler: "perf::interrupt::pci::handle::<trace_unit::Handler>",
     },
     Unit {
         name: "trace_unit",
         window: "trace_unit.64KiB",
         pages: 16,
-        terms: "source=1,tsc=0,rate=50",
+        terms: "source=1,tsc=0,pt=0,branch=0,rate=50",
         handler: "perf::interrupt::pci::handle::<trace_unit::Handler>",
     },
 ];
