@@ -161,10 +161,10 @@ unsafe fn on_cpu<T: Pmu, R>(
     f: impl FnOnce(&Registered<T, Counter>, &Event<'_, T>, &context::Cpu) -> R,
 ) -> Option<R> {
     let raw = NonNull::new(event)?;
-    // SAFETY: The caller guarantees that this is an event of a `Registered<T, Counter>`, which perf
-    // does not unregister during a callback.
+    // SAFETY: The caller guarantees that this is an event of a `Registered<T, Counter>`. That
+    // stays: `perf_pmu_unregister()` returns when no callback of its events runs.
     let registered = unsafe { Registered::<T, Counter>::of(raw) };
-    // SAFETY: Its `event_init()` has succeeded; `destroy()` comes after this callback.
+    // SAFETY: perf calls callbacks after `event_init()` has succeeded, and `destroy()` after them.
     let event = unsafe { Event::<T>::from_raw(raw) };
     // SAFETY: The caller guarantees that interrupts are off until the callback returns.
     let cpu = unsafe { context::Cpu::current() };
@@ -267,8 +267,7 @@ unsafe extern "C" fn stop<T: Pmu>(event: *mut bindings::perf_event, _flags: c_in
 
 /// # Safety
 ///
-/// Called by perf: interrupts off, perhaps in NMI. On the event's CPU, or for an event that does
-/// not run.
+/// Called by perf for an active event only: interrupts off, on the event's CPU, perhaps in NMI.
 unsafe extern "C" fn read<T: Pmu>(event: *mut bindings::perf_event) {
     if !T::HAS_COUNT_READ {
         return;
@@ -287,6 +286,6 @@ unsafe extern "C" fn read<T: Pmu>(event: *mut bindings::perf_event) {
     };
 
     // SAFETY: perf guarantees that interrupts are off, and that this is an event of the PMU, on its
-    // CPU or not running.
+    // CPU.
     unsafe { on_cpu::<T, _>(event, read) };
 }

@@ -77,7 +77,7 @@ pub(crate) unsafe fn release(header: NonNull<Header>) {
 #[inline(never)]
 pub(crate) unsafe extern "C" fn free_aux(private: *mut c_void) {
     if let Some(header) = NonNull::new(private.cast()) {
-        // SAFETY: perf passes what `into_foreign()` has returned, once. Only perf's code runs after
+        // SAFETY: perf passes what `setup_aux()` has returned, once. Only perf's code runs after
         // this.
         unsafe { release(header) };
     }

@@ -67,7 +67,7 @@ impl<S> PerCpu<S> {
 fn on_node<S>(cpu: u32) -> Result<KBox<MaybeUninit<S>>> {
     // kmalloc() aligns to the largest power of two that divides the size.
     let layout = Layout::new::<S>().pad_to_align();
-    // SAFETY: Any number may be asked for: a CPU that is not there has no node.
+    // SAFETY: `cpu` is below `nr_cpu_ids`. A CPU that is not possible has no node.
     let node = unsafe { bindings::rust_perf_cpu_to_node(cpu) };
     let node = NumaNode::new(node).unwrap_or(NumaNode::NO_NODE);
     let memory = Kmalloc::alloc(layout, GFP_KERNEL, node)?;

@@ -499,7 +499,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
         let Units::System(home) = &self.shared.units else {
             return;
         };
-        // SAFETY: Any number of a CPU may be asked for.
+        // SAFETY: `cpu` is the number of a CPU: the hotplug core passes it.
         let next = unsafe { bindings::rust_perf_any_online_but(cpu) };
         // SAFETY: The kernel writes `nr_cpu_ids` at boot only.
         let none = next >= unsafe { bindings::nr_cpu_ids };

@@ -90,8 +90,8 @@ pub(crate) fn may_sleep() -> bool {
 
 /// Follows tasks until [`unfollow`] is called as often.
 ///
-/// Only the first call takes locks, and fails with [`EAGAIN`] where it may not sleep. Callers of the
-/// others may hold locks.
+/// Only the first call takes locks, and fails with [`EAGAIN`] where it may not sleep. Callers of
+/// the others may hold locks.
 pub(crate) fn follow() -> Result {
     if join() {
         return Ok(());
@@ -117,7 +117,7 @@ pub(crate) fn follow() -> Result {
 pub(crate) fn unfollow() {
     // Pairs with the acquire in `join()`.
     if FOLLOWINGS.fetch_sub(1, Release) == 1 {
-        // SAFETY: An irq_work may be queued in any context. This one is static, and `end()` waits
+        // SAFETY: An irq_work may be queued in any context. This one is static, and `exit()` waits
         // for it before the module goes.
         unsafe { bindings::rust_stepping_idle_later() };
     }

@@ -110,8 +110,8 @@ unsafe fn on_cpu<T: AuxPmu, R>(
     f: impl FnOnce(Pin<&CpuState<T>>, NonNull<bindings::perf_event>, &context::Cpu) -> R,
 ) -> Option<R> {
     let event = NonNull::new(event)?;
-    // SAFETY: The caller guarantees that this is an event of a `Registered<T, Aux>`, which perf
-    // does not unregister during a callback.
+    // SAFETY: The caller guarantees that this is an event of a `Registered<T, Aux>`. That stays:
+    // `perf_pmu_unregister()` returns when no callback of its events runs.
     let registered = unsafe { Registered::<T, Aux>::of(event) };
     // SAFETY: The caller guarantees that interrupts are off until the callback returns.
     let cpu = unsafe { context::Cpu::current() };
@@ -192,8 +192,8 @@ unsafe extern "C" fn stop<T: AuxPmu>(event: *mut bindings::perf_event, flags: c_
 
 /// # Safety
 ///
-/// Called by perf: interrupts off, perhaps in NMI. On the event's CPU, or for an event that does
-/// not run. perf calls it unconditionally, so it must exist.
+/// Called by perf for an active event only: interrupts off, on the event's CPU, perhaps in NMI.
+/// perf does not check that it exists.
 unsafe extern "C" fn read<T: AuxPmu>(event: *mut bindings::perf_event) {
     if T::HAS_COUNT_READ {
         let read = |state: Pin<&CpuState<T>>, event, cpu: &_| state.read(event, cpu);

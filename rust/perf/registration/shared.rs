@@ -94,9 +94,8 @@ impl<T: Pmu, K: Kind<T>> Shared<T, K> {
                 };
 
                 PerCpu::new(|cpu| {
-                    // SAFETY: The driver is initialised, since fields are in this order, and
-                    // pinned. It is dropped together with the states, when no callback runs any
-                    // more.
+                    // SAFETY: The initialiser sets the driver before the states. It is pinned, and
+                    // dropped together with the states, when no callback runs any more.
                     unsafe { K::cpu(cpu, driver, info) }
                 })?
             },

@@ -158,7 +158,8 @@ impl Units {
     /// registered. No event exists then. `cpu` must be online, and no CPU may come or go meanwhile.
     pub(super) fn settle(&self, cpu: u32) {
         if let Self::System(home) = self {
-            // SAFETY: Any number of a CPU may be asked for.
+            // SAFETY: `home` is the number of a CPU: it is only set to that of the running CPU, or
+            // of one that is online.
             if !unsafe { bindings::rust_perf_cpu_online(home.load(Relaxed)) } {
                 home.store(cpu, Relaxed);
             }

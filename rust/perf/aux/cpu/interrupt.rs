@@ -39,8 +39,8 @@ impl<T: AuxPmu, C: Core> CpuState<T, C> {
     /// state's CPU, where the driver's `interrupt()` is called soon. False in NMI, after
     /// [`Self::close`], or if the state's CPU is offline.
     pub(crate) fn forward(&self, here: &context::Cpu) -> bool {
-        // SAFETY: Any number of a CPU may be asked for. Interrupts are off, so a CPU that is online
-        // stays online.
+        // SAFETY: `PerCpu` makes states for CPUs below `nr_cpu_ids` only. Interrupts are off, so a
+        // CPU that is online stays online.
         let is_online = unsafe { bindings::rust_perf_cpu_online(self.cpu) };
 
         if !is_online || here.is_nmi() || self.closed.load(Relaxed) {
