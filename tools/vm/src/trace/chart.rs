@@ -7,6 +7,7 @@
 //! stack, as retpolines and tail calls do.
 
 use crate::error::{Error, OnFile, Result};
+use crate::step::Progress;
 use inferno::flamegraph::{from_lines, Options};
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -16,8 +17,8 @@ use std::process::{Command, Stdio};
 /// A number of nested calls that no kernel stack has.
 const DEEPEST: usize = 100;
 
-/// The tasks that do not belong to the command: unknown ones, and perf.
-const OTHERS: [&str; 2] = [":-1", "perf"];
+/// The names of tasks that do not belong to the command: unknown ones, and the recorder.
+const OTHERS: [&str; 2] = [":-1", super::RECORDER];
 
 /// The effect of a branch on the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,6 +187,7 @@ pub(super) fn draw(data: &Path, function: &str, to: &Path) -> Result<String> {
             data.display()
         ))
     };
+    let progress = Progress::begin(&format!("decoding with perf until a call of {function}"));
     let calls = first(data, function, "--itrace=cr", None)?.ok_or_else(none)?;
     // perf takes microseconds, so the window is one longer on both sides.
     let window = (
@@ -193,6 +195,7 @@ pub(super) fn draw(data: &Path, function: &str, to: &Path) -> Result<String> {
         calls.ends.saturating_add(1000),
     );
     let call = first(data, function, "--itrace=b", Some(window))?.ok_or_else(none)?;
+    progress.end("done");
     let lines = call.lines();
     let mut options = Options::default();
     options.title = format!("{function}() of {}", call.name);
@@ -281,6 +284,8 @@ mod tests {
 
     const SHOWN: &str = "\
              :-1      -1 [001]     1.000000001:   call                   ffffffff81000001 x+0x1 => ffffffff81000100 wanted+0x0
+          auxrec      70 [001]     1.000000003:   call                   ffffffff81000001 x+0x1 => ffffffff81000100 wanted+0x0
+          auxrec      70 [001]     1.000000005:   return                 ffffffff81000112 wanted+0x12 => ffffffff81000006 x+0x6
               ls      71 [001]     1.000000010:   call                   ffffffff81000001 x+0x1 => ffffffff81000100 wanted+0x0
               ls      71 [001]     1.000000012:   tr end  async          ffffffff81000102 wanted+0x2 =>                0 [unknown]
               ls      71 [001]     1.000000020:   call                   ffffffff81000001 x+0x1 => ffffffff81000100 wanted+0x0
