@@ -31,6 +31,9 @@ use data::Recording;
 /// The program that records in the guest.
 const RECORDER: &str = "auxrec";
 
+/// The script in the guest that has the command. Its process has this name.
+const SCRIPT: &str = "traced";
+
 /// How a guest is recorded.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
@@ -89,7 +92,7 @@ pub fn record(
     let guest = guest
         .observed(plan.cpus, &options)
         .program(RECORDER, recorder)?
-        .script("traced", &format!("#!/bin/sh\n{command}\n"));
+        .script(SCRIPT, &format!("#!/bin/sh\n{command}\n"));
     let outcome = guest.run(cache, &dir.join("guest"), INSIDE, live)?;
     let said = dir.join("guest/qemu.log");
     if let Some(why) = unwritten(&fs::read_to_string(&said).on("read", &said)?) {

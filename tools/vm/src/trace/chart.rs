@@ -9,6 +9,7 @@
 use crate::error::{Error, OnFile, Result};
 use crate::step::Progress;
 use inferno::flamegraph::{from_lines, Options};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -16,9 +17,6 @@ use std::process::{Command, Stdio};
 
 /// A number of nested calls that no kernel stack has.
 const DEEPEST: usize = 100;
-
-/// The names of tasks that do not belong to the command: unknown ones, and the recorder.
-const OTHERS: [&str; 2] = [":-1", super::RECORDER];
 
 /// The effect of a branch on the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +81,36 @@ impl<'a> Branch<'a> {
             from: from.split_once("+0x").map_or(from, |(name, _)| name),
             to,
         })
+    }
+}
+
+/// The IDs of the command's threads: that of its script, and of all that descend from it.
+#[derive(Debug, Default)]
+struct Threads(BTreeSet<u32>);
+
+impl Threads {
+    /// Parses "sh  114 [000]  2.807111: PERF_RECORD_COMM exec: traced:114/114" and "traced  114 [000]  2.810843:
+    /// PERF_RECORD_FORK(115:115):(114:114)". Ignores other lines.
+    fn read(&mut self, line: &str) -> Option<()> {
+        if let Some((_, exec)) = line.split_once("PERF_RECORD_COMM exec: ") {
+            let (name, ids) = exec.rsplit_once(':')?;
+            if name == super::SCRIPT {
+                self.0.insert(ids.split_once('/')?.1.parse().ok()?);
+            }
+        } else if let Some((_, fork)) = line.split_once("PERF_RECORD_FORK(") {
+            let (child, parent) = fork.strip_suffix(')')?.split_once("):(")?;
+            if self.0.contains(&parent.split_once(':')?.1.parse().ok()?) {
+                self.0.insert(child.split_once(':')?.1.parse().ok()?);
+            }
+        }
+        Some(())
+    }
+
+    /// Whether the thread `who` is one of them.
+    fn have(&self, who: &str) -> bool {
+        let id = who.split_whitespace().next_back();
+        id.and_then(|id| id.parse().ok())
+            .is_some_and(|id| self.0.contains(&id))
     }
 }
 
@@ -188,13 +216,14 @@ pub(super) fn draw(data: &Path, function: &str, to: &Path) -> Result<String> {
         ))
     };
     let progress = Progress::begin(&format!("decoding with perf until a call of {function}"));
-    let calls = first(data, function, "--itrace=cr", None)?.ok_or_else(none)?;
+    let mut threads = Threads::default();
+    let calls = first(data, function, "--itrace=cr", None, &mut threads)?.ok_or_else(none)?;
     // perf takes microseconds, so the window is one longer on both sides.
     let window = (
         calls.begins.saturating_sub(1000),
         calls.ends.saturating_add(1000),
     );
-    let call = first(data, function, "--itrace=b", Some(window))?.ok_or_else(none)?;
+    let call = first(data, function, "--itrace=b", Some(window), &mut threads)?.ok_or_else(none)?;
     progress.end("done");
     let lines = call.lines();
     let mut options = Options::default();
@@ -227,9 +256,10 @@ fn first(
     function: &str,
     branches: &str,
     window: Option<(u64, u64)>,
+    threads: &mut Threads,
 ) -> Result<Option<Call>> {
     let mut perf = Command::new("perf");
-    perf.args(["script", "--ns", branches, "-F"])
+    perf.args(["script", "--ns", "--show-task-events", branches, "-F"])
         .arg("comm,tid,cpu,time,flags,ip,sym,symoff,addr")
         .arg("-i")
         .arg(data);
@@ -244,7 +274,7 @@ fn first(
         .map_err(|error| Error::Other(format!("cannot start perf: {error}")))?;
     let stdout = child.stdout.take();
     let found = stdout.map_or(Ok(None), |stdout| {
-        search(BufReader::new(stdout), function).on("read what perf shows of", data)
+        search(BufReader::new(stdout), function, threads).on("read what perf shows of", data)
     });
     // perf may still have output.
     let _ = child.kill();
@@ -252,7 +282,12 @@ fn first(
     found
 }
 
-fn search(mut shown: impl BufRead, function: &str) -> std::io::Result<Option<Call>> {
+/// As [`first`], in perf's output.
+fn search(
+    mut shown: impl BufRead,
+    function: &str,
+    threads: &mut Threads,
+) -> std::io::Result<Option<Call>> {
     let mut call: Option<Call> = None;
     let mut line = Vec::new();
     while shown.read_until(b'\n', &mut line)? != 0 {
@@ -266,12 +301,15 @@ fn search(mut shown: impl BufRead, function: &str) -> std::io::Result<Option<Cal
                 },
                 None if branch.does == Does::Calls
                     && branch.to == function
-                    && !OTHERS.iter().any(|other| branch.who.starts_with(other)) =>
+                    && threads.have(branch.who) =>
                 {
                     call = Some(Call::new(&branch));
                 }
                 None => {}
             }
+        } else {
+            // Lines of other forms are ignored.
+            let _ = threads.read(text.trim_end());
         }
         line.clear();
     }
@@ -284,8 +322,13 @@ mod tests {
 
     const SHOWN: &str = "\
              :-1      -1 [001]     1.000000001:   call                   ffffffff81000001 x+0x1 => ffffffff81000100 wanted+0x0
-          auxrec      70 [001]     1.000000003:   call                   ffffffff81000001 x+0x1 => ffffffff81000100 wanted+0x0
-          auxrec      70 [001]     1.000000005:   return                 ffffffff81000112 wanted+0x12 => ffffffff81000006 x+0x6
+          auxrec      69 [001]     1.000000003:   call                   ffffffff81000001 x+0x1 => ffffffff81000100 wanted+0x0
+          auxrec      69 [001]     1.000000004:   return                 ffffffff81000112 wanted+0x12 => ffffffff81000006 x+0x6
+              sh      70 [001]     1.000000005: PERF_RECORD_COMM exec: traced:70/70
+          traced      70 [001]     1.000000006: PERF_RECORD_FORK(71:71):(70:70)
+              ls      71 [001]     1.000000007: PERF_RECORD_COMM exec: ls:71/71
+        modprobe      72 [001]     1.000000008:   call                   ffffffff81000001 x+0x1 => ffffffff81000100 wanted+0x0
+        modprobe      72 [001]     1.000000009:   return                 ffffffff81000112 wanted+0x12 => ffffffff81000006 x+0x6
               ls      71 [001]     1.000000010:   call                   ffffffff81000001 x+0x1 => ffffffff81000100 wanted+0x0
               ls      71 [001]     1.000000012:   tr end  async          ffffffff81000102 wanted+0x2 =>                0 [unknown]
               ls      71 [001]     1.000000020:   call                   ffffffff81000001 x+0x1 => ffffffff81000100 wanted+0x0
@@ -302,7 +345,8 @@ mod tests {
 
     #[test]
     fn the_first_whole_call_is_found() {
-        let call = search(SHOWN.as_bytes(), "wanted").unwrap().unwrap();
+        let search = |function| search(SHOWN.as_bytes(), function, &mut Threads::default());
+        let call = search("wanted").unwrap().unwrap();
         assert_eq!((call.begins, call.ends), (1_000_000_020, 1_000_000_050));
         assert_eq!(
             call.lines(),
@@ -316,7 +360,7 @@ mod tests {
                 "wanted 5",
             ]
         );
-        assert!(search(SHOWN.as_bytes(), "a").unwrap().is_none());
-        assert!(search(SHOWN.as_bytes(), "nothing").unwrap().is_none());
+        assert!(search("a").unwrap().is_none());
+        assert!(search("nothing").unwrap().is_none());
     }
 }
