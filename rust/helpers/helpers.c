@@ -11,6 +11,7 @@
 #include <linux/interrupt.h>
 #include <linux/io.h>
 #include <linux/mm.h>
+#include <linux/module.h>
 #include <linux/preempt.h>
 #include <linux/rcupdate.h>
 #include <linux/slab.h>
@@ -89,6 +90,25 @@ ssize_t rust_perf_cpumask_emit(char *page, const struct cpumask *mask)
 ssize_t rust_perf_cpu_emit(char *page, unsigned int cpu)
 {
 	return sysfs_emit(page, "%u\n", cpu);
+}
+
+/* As perf_event_sysfs_show(), for text of any length: writes no more than a page. */
+ssize_t rust_perf_text_show(struct device *device, struct device_attribute *attr,
+			    char *page)
+{
+	struct perf_pmu_events_attr *text =
+		container_of(attr, struct perf_pmu_events_attr, attr);
+
+	return sysfs_emit(page, "%s\n", text->event_str);
+}
+
+/*
+ * Whether @code stays while the module does. Code of its init section does not.
+ * NULL is the kernel itself.
+ */
+bool rust_perf_module_contains(const struct module *module, const void *code)
+{
+	return !module || within_module_core((unsigned long)code, module);
 }
 
 /* The order that rb_alloc_aux_page() stores in the first page of a chunk. */

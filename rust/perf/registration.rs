@@ -15,6 +15,7 @@ use crate::{
         DropInTask, //
     },
     hotplug,
+    module_ref,
     pmu::{
         Capabilities,
         Context,
@@ -33,11 +34,13 @@ use kernel::{
     devres::Devres,
     error::to_result,
     interrupt,
-    module::this_module,
     prelude::*,
     str::CString,
     sync::{
-        atomic::Relaxed,
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         rcu,
         Arc, //
     },
@@ -52,6 +55,7 @@ pub(crate) use units::{
 pub(crate) use {
     shared::{
         CpuInfo,
+        PmuId,
         Shared,
         SharedRef, //
     },
@@ -106,6 +110,11 @@ pub(crate) mod private {
 /// sleep, a task unregisters the PMU soon afterwards. If a driver forgets it, the framework
 /// unregisters the PMU when the module is unloaded.
 ///
+/// Elsewhere the drop waits for callbacks, and takes locks of perf and of CPU hotplug. perf takes
+/// the mmap lock of a task under one of them. So a task deadlocks that drops it while it holds an
+/// mmap lock (for example in `mmap()` of a file), or the lock of CPU hotplug. So does a callback
+/// that unbinds the parent: unbinding waits until the PMU is unregistered.
+///
 /// perf may call the driver before [`Self::new`] has returned, and until the PMU is unregistered.
 ///
 /// C counterpart: `perf_pmu_register()` and `perf_pmu_unregister()`.
@@ -138,7 +147,8 @@ impl<T: Pmu, K: Kind<T>> Registration<T, K> {
     /// `/sys/bus/event_source/devices/`, and user space can open events.
     ///
     /// [`EEXIST`] if another PMU has this name, [`EINVAL`] or [`E2BIG`] for an invalid description;
-    /// the kernel log says why. [`ENXIO`] if the parent is being unbound. [`EDEADLK`] in a callback
+    /// the kernel log says why. [`EINVAL`] also if this is not compiled into the module that
+    /// `T::OwnerModule` names: perf would not hold the module whose code it calls. [`ENXIO`] if the parent is being unbound. [`EDEADLK`] in a callback
     /// of a PMU, since perf calls some of them with locks held that registration takes, and where
     /// nothing may sleep.
     ///
@@ -177,11 +187,9 @@ impl<T: Pmu, K: Kind<T>> Registration<T, K> {
                 _registered: Devres::new(parent, Ok::<_, Error>(handle))?,
             },
         };
-        let module = this_module::<T::OwnerModule>().as_ptr();
 
         Ok(Self {
-            // SAFETY: The driver's module registers its PMU, so this is compiled into it.
-            _owned: unsafe { DropInTask::new(owned, module)? },
+            _owned: DropInTask::new::<T::OwnerModule>(owned)?,
             shared,
         })
     }
@@ -257,6 +265,8 @@ pub(crate) struct Registered<T: Pmu, K: Kind<T>> {
     hotplug: hotplug::Node,
     #[pin]
     suspend: suspend::Node,
+    /// Whether the system suspends, is suspended, or resumes.
+    suspended: Atomic<bool>,
     pub(crate) shared: Arc<Shared<T, K>>,
     groups: sysfs::Groups,
     name: CString,
@@ -306,7 +316,11 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
 
         // SAFETY: All pointers and integers of `struct pmu` may be 0.
         let mut pmu: bindings::pmu = unsafe { core::mem::zeroed() };
-        pmu.module = this_module::<T::OwnerModule>().as_ptr();
+        // The callbacks are compiled together with this function.
+        //
+        // CAST: The address of a function.
+        let module = module_ref::containing::<T::OwnerModule>(Self::end as *const ())?;
+        pmu.module = module;
         // CAST: The flags use the low bits.
         pmu.capabilities = (capabilities.0 | K::CAPABILITIES) as c_int;
         pmu.task_ctx_nr = context.as_raw();
@@ -320,8 +334,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
 
         Ok(try_pin_init!(&this in Self {
             pmu: Opaque::new(pmu),
-            entry <- Opaque::ffi_init(|entry| {
-                let module = this_module::<T::OwnerModule>().as_ptr();
+            entry <- Opaque::ffi_init(move |entry| {
                 // SAFETY: `entry` is valid for writes, and pinned.
                 unsafe {
                     bindings::rust_perf_registration_init(entry, module, Some(Self::end))
@@ -329,6 +342,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
             }),
             hotplug: hotplug::Node::new(Self::online, Self::offline),
             suspend: suspend::Node::new(Self::suspends, Self::resumes),
+            suspended: Atomic::new(false),
             shared,
             groups: sysfs::Groups::new([
                 (
@@ -446,7 +460,10 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
         if this.shared.units.home().is_none() {
             this.shared.lines.settle(cpu);
         }
-        this.set_online(true);
+        // Secondary CPUs resume before devices do.
+        if !this.suspended.load(Relaxed) {
+            this.set_online(true);
+        }
         Ok(())
     }
 
@@ -478,6 +495,8 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
         // removes it before it is dropped.
         let this = unsafe { &*container_of!(node.as_ptr(), Self, suspend) };
 
+        // No CPU comes or goes while a notifier runs on each, which orders this with `online()`.
+        this.suspended.store(true, Relaxed);
         this.set_online(false);
     }
 
@@ -490,8 +509,13 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
         // SAFETY: The caller guarantees that this is the `suspend` of a `Registered<T, K>`, which
         // removes it before it is dropped.
         let this = unsafe { &*container_of!(node.as_ptr(), Self, suspend) };
+        // SAFETY: Reading the number of the current CPU has no requirements.
+        let cpu = unsafe { bindings::raw_smp_processor_id() };
 
-        this.set_online(true);
+        this.suspended.store(false, Relaxed);
+        if this.shared.units.may_have(cpu) {
+            this.set_online(true);
+        }
     }
 
     /// Moves the events of a unit that all CPUs share away from `cpu`.

@@ -25,13 +25,13 @@ pub struct Attribute(bindings::perf_pmu_events_attr);
 unsafe impl Sync for Attribute {}
 
 impl Attribute {
-    /// The file `name` that contains `text` and a newline.
+    /// The file `name` that contains `text` and a newline. sysfs shows at most a page of it.
     pub const fn new(name: &'static CStr, text: &'static CStr) -> Self {
         let mut attr: bindings::perf_pmu_events_attr = pin_init::zeroed();
 
         attr.attr.attr.name = kernel::str::as_char_ptr_in_const_context(name);
         attr.attr.attr.mode = 0o444;
-        attr.attr.__bindgen_anon_1.show = Some(bindings::perf_event_sysfs_show);
+        attr.attr.__bindgen_anon_1.show = Some(bindings::rust_perf_text_show);
         attr.event_str = kernel::str::as_char_ptr_in_const_context(text);
 
         Self(attr)
@@ -81,7 +81,7 @@ unsafe impl Send for OwnedAttribute {}
 unsafe impl Sync for OwnedAttribute {}
 
 impl OwnedAttribute {
-    /// The file `name` that contains `text` and a newline.
+    /// The file `name` that contains `text` and a newline. sysfs shows at most a page of it.
     pub(crate) fn new(name: &CStr, text: fmt::Arguments<'_>) -> Result<Self> {
         let name = CString::try_from_fmt(fmt!("{name}"))?;
         let text = CString::try_from_fmt(text)?;
@@ -90,7 +90,7 @@ impl OwnedAttribute {
 
         raw.attr.attr.name = name.as_char_ptr();
         raw.attr.attr.mode = 0o444;
-        raw.attr.__bindgen_anon_1.show = Some(bindings::perf_event_sysfs_show);
+        raw.attr.__bindgen_anon_1.show = Some(bindings::rust_perf_text_show);
         raw.event_str = text.as_char_ptr();
         // SAFETY: The attribute is valid for writes, and no other reference to it exists.
         unsafe { bindings::rust_perf_attr_init(&raw mut raw.attr.attr) };

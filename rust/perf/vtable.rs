@@ -98,10 +98,10 @@ unsafe extern "C" fn event_init<T: Pmu, K: Kind<T>>(event: *mut bindings::perf_e
         let shared = &registered.shared;
         // SAFETY: perf calls this function as the event's `event_init()`.
         unsafe { place(event, &shared.units)? };
-        // SAFETY: perf calls this function as the event's `event_init()`.
-        let attr = unsafe { Attr::<T::Config>::new(event)? };
-        // This includes the drop of the driver's data on failure.
+        // This includes the parsing of the driver's terms, and the drop of its data on failure.
         let state = in_callback(|| {
+            // SAFETY: perf calls this function as the event's `event_init()`.
+            let attr = unsafe { Attr::<T::Config>::new(event)? };
             let data = shared.driver.event_init(&attr)?;
             let state = State::<T>::new(attr.into_config(), shared.filters, data)?;
 

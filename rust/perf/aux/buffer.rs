@@ -14,6 +14,7 @@ use super::{
 use crate::{
     module_ref,
     pmu::Pmu,
+    registration::PmuId,
     vtable::in_callback, //
 };
 use core::{
@@ -51,14 +52,14 @@ impl<T: AuxPmu> Buffer<T> {
     pub(crate) fn into_foreign(
         data: T::Buffer,
         pages: Pages,
-        owner: *const c_void,
+        owner: PmuId,
         key: *mut c_void,
     ) -> Result<*mut c_void> {
         let ring = Ring::new(owner)?;
         // INVARIANT: Not passed to perf yet.
         let mut buffer = KBox::new(
             Self {
-                header: module_ref::Header::new::<<T as Pmu>::OwnerModule>(Self::free),
+                header: module_ref::Header::new::<<T as Pmu>::OwnerModule>(Self::free)?,
                 registered: None,
                 data: UnsafeCell::new(data),
                 pages,

@@ -25,10 +25,7 @@ use core::{
         Deref,
         DerefMut, //
     },
-    ptr::{
-        self,
-        NonNull, //
-    },
+    ptr::NonNull,
     slice, //
 };
 use kernel::{
@@ -118,7 +115,7 @@ impl DeviceTable {
 
         Ok(Self {
             // SAFETY: This function is compiled into this crate's module.
-            table: unsafe { DropInTask::new(table, ptr::null_mut())? },
+            table: unsafe { DropInTask::of_this_crate(table)? },
             coherent,
         })
     }

@@ -20,10 +20,7 @@ use auxcore::ring::{
     Pos,
     Size, //
 };
-use core::ptr::{
-    self,
-    NonNull, //
-};
+use core::ptr::NonNull;
 use kernel::{
     dma::DataDirection,
     error::from_err_ptr,
@@ -121,7 +118,7 @@ impl DmaMapping {
 
         Ok(Self {
             // SAFETY: This function is compiled into this crate's module.
-            mapped: unsafe { DropInTask::new(mapped, ptr::null_mut())? },
+            mapped: unsafe { DropInTask::of_this_crate(mapped)? },
             size: pages.size(),
         })
     }
@@ -188,7 +185,7 @@ impl Coherent {
         // INVARIANT: Made with this size.
         Ok(Self {
             // SAFETY: This function is compiled into this crate's module.
-            attached: unsafe { DropInTask::new(attached, ptr::null_mut())? },
+            attached: unsafe { DropInTask::of_this_crate(attached)? },
             start,
             address,
         })

@@ -11,7 +11,10 @@
 //!
 //! C counterpart: `rb->aux_priv` and `rb->aux_nest` in `kernel/events/internal.h`.
 
-use crate::bindings;
+use crate::{
+    bindings,
+    registration::PmuId, //
+};
 use core::{
     cell::Cell,
     ffi::c_void,
@@ -40,15 +43,15 @@ static GENERATION: Atomic<u64> = Atomic::new(0);
 pub(crate) struct Ring {
     // First: RCU gets its address.
     rcu: Opaque<bindings::rust_perf_rcu>,
-    /// Identifies the PMU whose `setup_aux()` made it.
-    owner: *const c_void,
+    /// The PMU whose `setup_aux()` made it.
+    owner: PmuId,
     /// The `aux_priv` that `setup_aux()` returned to perf.
     private: *mut c_void,
     /// Whether a transaction is open on it, or about to be.
     claimed: Atomic<bool>,
 }
 
-// SAFETY: The pointers are identities, which nothing dereferences here; the rest is atomic or
+// SAFETY: The pointer is an identity, which nothing dereferences here; the rest is atomic or
 // RCU's.
 unsafe impl Send for Ring {}
 // SAFETY: Nothing is written through a shared reference but the atomic, and the head by RCU.
@@ -56,7 +59,7 @@ unsafe impl Sync for Ring {}
 
 impl Ring {
     /// An AUX area that is not in the table yet.
-    pub(crate) fn new(owner: *const c_void) -> Result<KBox<Self>> {
+    pub(crate) fn new(owner: PmuId) -> Result<KBox<Self>> {
         Ok(KBox::new(
             Self {
                 rcu: Opaque::zeroed(),
@@ -165,7 +168,7 @@ impl Claim {
     #[inline]
     pub(crate) unsafe fn new(
         key: *mut c_void,
-        owner: *const c_void,
+        owner: PmuId,
         cache: &mut Cache,
     ) -> Result<Self, Refused> {
         let generation = GENERATION.load(Acquire);

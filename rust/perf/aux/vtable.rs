@@ -258,7 +258,7 @@ unsafe extern "C" fn setup_aux<T: AuxPmu>(
         let key = unsafe { <super::core::Perf as super::core::Core>::ring(raw) };
 
         let data = shared.driver.setup_aux(&event, &pages)?;
-        Buffer::<T>::into_foreign(data, pages, shared.id(), key)
+        Buffer::<T>::into_foreign(data, pages, shared.id, key)
     };
 
     // This includes the drop of the driver's data on failure. perf takes null for `ENOMEM`.

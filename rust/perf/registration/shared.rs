@@ -13,19 +13,18 @@ use crate::{
         may_sleep,
         Later, //
     },
+    module_ref,
     percpu::PerCpu,
     pmu::Pmu,
     stats, //
 };
 use core::{
-    ffi::c_void,
     mem::ManuallyDrop,
     ops::Deref,
     ptr::NonNull, //
 };
 use kernel::{
     container_of,
-    module::this_module,
     prelude::*,
     sync::{
         atomic::{
@@ -36,12 +35,24 @@ use kernel::{
     }, //
 };
 
+/// Identifies a PMU. No other PMU ever has its number: an AUX area can outlive its PMU.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PmuId(u64);
+
+impl PmuId {
+    pub(crate) fn new() -> Self {
+        static LAST: Atomic<u64> = Atomic::new(0);
+
+        Self(LAST.fetch_add(1, Relaxed))
+    }
+}
+
 /// Properties of the PMU that the state of each CPU needs.
 #[doc(hidden)]
 #[derive(Clone, Copy)]
 pub struct CpuInfo {
-    /// Identifies the PMU. Never dereferenced.
-    pub(crate) id: *const c_void,
+    /// Identifies the PMU.
+    pub(crate) id: PmuId,
     /// `PERF_PMU_CAP_ITRACE`.
     pub(crate) itrace: bool,
     /// Whether the PMU has address filters.
@@ -61,6 +72,8 @@ pub(crate) struct Shared<T: Pmu, K: Kind<T>> {
     pub(crate) lines: Arc<Lines>,
     pub(crate) filters: usize,
     pub(crate) cpus: PerCpu<K::Cpu>,
+    /// Identifies the PMU.
+    pub(crate) id: PmuId,
     /// The address of the `struct pmu`, from before it is registered until it is about to be
     /// unregistered; else 0.
     pmu: Atomic<usize>,
@@ -75,20 +88,22 @@ impl<T: Pmu, K: Kind<T>> Shared<T, K> {
         filters: u32,
         itrace: bool,
     ) -> impl PinInit<Self, Error> {
+        let id = PmuId::new();
+
         try_pin_init!(&this in Self {
             driver,
             units,
             lines: Lines::new()?,
             pmu: Atomic::new(0),
             filters: usize::try_from(filters)?,
+            id,
             cpus: {
-                let id = this.as_ptr().cast_const().cast();
                 // SAFETY: `this` is pinned and valid for writes.
                 let driver = unsafe { &raw mut (*this.as_ptr()).driver };
                 // SAFETY: The address of a field is not null.
                 let driver = unsafe { NonNull::new_unchecked(driver) };
                 let info = CpuInfo {
-                    id,
+                    id: *id,
                     itrace,
                     filters: *filters != 0,
                 };
@@ -99,9 +114,12 @@ impl<T: Pmu, K: Kind<T>> Shared<T, K> {
                     unsafe { K::cpu(cpu, driver, info) }
                 })?
             },
-            // SAFETY: The driver's module registers its PMU, so this is compiled into it.
-            later <- unsafe {
-                Later::new(this_module::<T::OwnerModule>().as_ptr(), Self::free)
+            later <- {
+                // CAST: The address of the function.
+                let module = module_ref::containing::<T::OwnerModule>(Self::free as *const ())?;
+
+                // SAFETY: Just checked.
+                unsafe { Later::new(module, Self::free) }
             },
         })
     }
@@ -130,11 +148,6 @@ impl<T: Pmu, K: Kind<T>> Shared<T, K> {
     /// Whether `pmu` is this PMU, and is not about to be unregistered.
     pub(crate) fn is_of(&self, pmu: *const bindings::pmu) -> bool {
         !pmu.is_null() && self.pmu.load(Relaxed) == pmu.addr()
-    }
-
-    /// Identifies the PMU. Never dereferenced.
-    pub(crate) fn id(&self) -> *const c_void {
-        core::ptr::from_ref(self).cast()
     }
 }
 

@@ -32,7 +32,10 @@ use crate::{
     },
     filter,
     module_ref,
-    registration::CpuInfo, //
+    registration::{
+        CpuInfo,
+        PmuId, //
+    }, //
 };
 use auxcore::{
     guard::Pending,
@@ -90,6 +93,7 @@ pub struct Bench<T: AuxPmu> {
     event_state: Option<KBox<State<T>>>,
     ring: KBox<UnsafeCell<Ring>>,
     memory: Memory,
+    pub(super) id: PmuId,
     filters: usize,
     cpu: u32,
     /// Tests access it between callbacks, in one task.
@@ -115,8 +119,9 @@ impl<T: AuxPmu> Bench<T> {
         });
 
         let driver = KBox::new(driver, GFP_KERNEL)?;
+        let id = PmuId::new();
         let info = CpuInfo {
-            id: ptr::from_ref(&*driver).cast(),
+            id,
             itrace: false,
             filters: false,
         };
@@ -136,6 +141,7 @@ impl<T: AuxPmu> Bench<T> {
                 GFP_KERNEL,
             )?,
             memory,
+            id,
             filters: usize::try_from(setup.filters)?,
             cpu,
             _not_send: NotThreadSafe,
@@ -276,8 +282,7 @@ impl<T: AuxPmu> Bench<T> {
         let data = self.driver.setup_aux(&event, &pages)?;
         // SAFETY: The ring drops it in `unmap()`, before the memory is freed.
         let view = unsafe { pages.view() };
-        let owner = ptr::from_ref(&*self.driver).cast();
-        let private = Buffer::<T>::into_foreign(data, pages, owner, self.ring.get().cast())?;
+        let private = Buffer::<T>::into_foreign(data, pages, self.id, self.ring.get().cast())?;
 
         self.ring_mut().map(private, view);
         Ok(())

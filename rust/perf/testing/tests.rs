@@ -170,7 +170,7 @@ mod cases {
         let mut bench = bench(false)?;
         let driver = NonNull::from(bench.driver());
         let info = CpuInfo {
-            id: driver.as_ptr().cast_const().cast(),
+            id: bench.id,
             itrace: false,
             filters: false,
         };

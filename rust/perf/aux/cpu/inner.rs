@@ -309,10 +309,18 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         self.counting_timer = None;
         let count = state
             .driver()
-            .count_start(&mut Counting::new(&event, cpu, &mut self.counting_timer))
-            .map_err(Failure::Refused)?;
-        self.counting = Some(count);
-        Ok(())
+            .count_start(&mut Counting::new(&event, cpu, &mut self.counting_timer));
+        match count {
+            Ok(count) => {
+                self.counting = Some(count);
+                Ok(())
+            }
+            Err(error) => {
+                // Without a count, `end_counting()` would not stop it.
+                self.counting_timer = None;
+                Err(Failure::Refused(error))
+            }
+        }
     }
 
     #[inline]
