@@ -21,6 +21,7 @@
 #include <linux/sched/mm.h>
 #include <linux/sched/task_stack.h>
 #include <linux/signal.h>
+#include <linux/slab.h>
 #include <linux/smp.h>
 #include <linux/string.h>
 #include <linux/task_work.h>
@@ -128,6 +129,12 @@ bool rust_stepping_is_forced(struct pt_regs *regs)
 	return task && task_pt_regs(task) == regs &&
 	       test_tsk_thread_flag(task, TIF_FORCED_TF) &&
 	       regs->flags & X86_EFLAGS_TF;
+}
+
+/* Whether @code stays while the module does. NULL is the kernel itself. */
+bool rust_stepping_module_contains(const struct module *module, const void *code)
+{
+	return !module || within_module_core((unsigned long)code, module);
 }
 
 /* --- memory -------------------------------------------------------------- */
@@ -258,6 +265,20 @@ bool rust_stepping_signal_passes(int sig, struct k_sigaction *ka)
 	return ka->sa.sa_handler == SIG_IGN ||
 	       (ka->sa.sa_handler == SIG_DFL &&
 		(sig_kernel_ignore(sig) || sig_kernel_stop(sig)));
+}
+
+/*
+ * Context: any but NMI. With PREEMPT_RT, kmalloc() may take a sleeping lock, also
+ * with GFP_ATOMIC.
+ */
+void *rust_stepping_alloc(size_t size)
+{
+	return kmalloc_nolock(size, 0, NUMA_NO_NODE);
+}
+
+void rust_stepping_free(void *memory)
+{
+	kfree_nolock(memory);
 }
 
 int rust_stepping_task_work(struct callback_head *work)

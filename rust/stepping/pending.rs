@@ -13,13 +13,18 @@ use crate::{
 use core::ptr::NonNull;
 use kernel::prelude::*;
 
+/// The maximum number of CPUs.
+// CAST: Widening; `From` is not const.
+const CPUS: usize = bindings::CONFIG_NR_CPUS as usize;
+
 /// The tasks with a pending clear. There is at most one for each CPU.
-static TASKS: Table<256> = Table::new();
+static TASKS: Table<CPUS> = Table::new();
 
 /// Marks the trap flag of the current task, which has these registers, as pending to be cleared.
 pub(crate) fn add(regs: NonNull<bindings::pt_regs>) {
     if !TASKS.contains(regs) {
-        TASKS.add(regs);
+        // There is a free entry: no more tasks run than there are CPUs.
+        let _ = TASKS.add(regs);
     }
 }
 

@@ -347,13 +347,28 @@ impl<'a> Current<'a> {
         len == text.len() && text == TRAMPOLINE
     }
 
-    /// Writes to the task's memory at `address`; [`EFAULT`] if that would fault.
+    /// Writes to the task's memory at `address`; [`EFAULT`] if that would fault. Also [`EFAULT`]
+    /// during a switch of tasks, when the memory may be the previous task's, and in an NMI while
+    /// the task's page tables are not loaded.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result {
+        if running() != Some(self.0.raw) {
+            return Err(EFAULT);
+        }
         // CAST: An address.
         let to = address as *mut c_void;
+        let mut byte = 0u8;
+        // `copy_to_user_nofault()` does not check which page tables are loaded, but this does. They
+        // do not change until the copy: interrupts are off, and an NMI is not preempted by the code
+        // that it interrupted.
+        //
+        // SAFETY: `byte` may be written; the function checks that `to` is in user space, and does
+        // not fault.
+        if unsafe { bindings::copy_from_user_nofault((&raw mut byte).cast(), to, 1) } != 0 {
+            return Err(EFAULT);
+        }
 
         // SAFETY: `bytes` may be read for its length; the function checks that `to` is in user
-        // space, and does not fault.
+        // space, and does not fault. The task's page tables are loaded.
         match unsafe { bindings::copy_to_user_nofault(to, bytes.as_ptr().cast(), bytes.len()) } {
             0 => Ok(()),
             _ => Err(EFAULT),

@@ -12,6 +12,7 @@ use crate::{
     transit::Transit,
     Transition, //
 };
+use core::ptr::NonNull;
 use kernel::{
     interrupt,
     module::this_module,
@@ -53,7 +54,7 @@ pub(crate) fn queue(reason: Reason) {
         return;
     };
     let module = this_module::<crate::LocalModule>().as_ptr();
-    let work = Work {
+    let mut work = Work {
         head: bindings::callback_head {
             next: core::ptr::null_mut(),
             func: Some(run),
@@ -61,29 +62,58 @@ pub(crate) fn queue(reason: Reason) {
         reason,
         transit: None,
     };
-    // The lock of the signal handlers may be held, so the allocation must not sleep.
-    let Ok(mut work) = KBox::new(work, GFP_ATOMIC) else {
+    let Some(place) = allocate() else {
         transit.until_seen();
         return;
     };
     // SAFETY: `module` is `THIS_MODULE`, whose code this is.
     if !unsafe { bindings::try_module_get(module) } {
+        // SAFETY: The memory is from `allocate()`, and not used after this.
+        unsafe { bindings::rust_stepping_free(place.as_ptr().cast()) };
         return;
     }
     work.transit = Some(transit);
 
-    let work = KBox::into_raw(work);
-    // SAFETY: `work` is from `KBox::into_raw()`, so it is live, and nothing else has it.
-    let head = unsafe { &raw mut (*work).head };
+    // SAFETY: `allocate()` returns memory for a `Work`, aligned, which nothing else has.
+    unsafe { place.write(work) };
+    // SAFETY: `place` has a `Work`, just written.
+    let head = unsafe { &raw mut (*place.as_ptr()).head };
     // SAFETY: A work of our own that is not queued; it stays until `run()`, as does this module,
     // to which it has a reference.
     if unsafe { bindings::rust_stepping_task_work(head) } != 0 {
-        // SAFETY: `work` is from `KBox::into_raw()`, and the kernel has not queued it.
-        drop(unsafe { KBox::from_raw(work) });
+        // SAFETY: `place` has a `Work`, which the kernel has not queued.
+        drop(unsafe { take(place) });
         // SAFETY: This gives back the reference that `try_module_get()` has taken. The module
         // stays: its exit waits for this hook.
         unsafe { bindings::module_put(module) };
     }
+}
+
+/// Memory for a work. [`None`] if there is none.
+///
+/// This may run with interrupts off, and under the lock of the signal handlers.
+fn allocate() -> Option<NonNull<Work>> {
+    const { assert!(core::mem::align_of::<Work>() <= core::mem::align_of::<c_ulong>()) };
+    // SAFETY: The function may be called in any context but NMI: exceptions of user code and
+    // tracepoints of the current task are none.
+    let memory = unsafe { bindings::rust_stepping_alloc(core::mem::size_of::<Work>()) };
+
+    NonNull::new(memory.cast())
+}
+
+/// Takes the work out of its memory, and frees that.
+///
+/// # Safety
+///
+/// `place` must be from [`allocate`] and have a [`Work`]. It must not be used after this.
+unsafe fn take(place: NonNull<Work>) -> Work {
+    // SAFETY: The caller guarantees that there is a work, and that it is not used after this.
+    let work = unsafe { place.read() };
+
+    // SAFETY: The caller guarantees that the memory is from `allocate()`, and that it is not used
+    // after this.
+    unsafe { bindings::rust_stepping_free(place.as_ptr().cast()) };
+    work
 }
 
 /// # Safety
@@ -91,17 +121,19 @@ pub(crate) fn queue(reason: Reason) {
 /// Called by the kernel for a queued [`Work`], once, in its task.
 #[inline(never)]
 unsafe extern "C" fn run(head: *mut bindings::callback_head) {
-    // SAFETY: `head` is the first field of a `Work`, from `KBox::into_raw()` in `queue()`.
-    let work = unsafe { KBox::from_raw(head.cast::<Work>()) };
+    // SAFETY: The kernel passes the head that `queue()` has given it, which is not null.
+    let place = unsafe { NonNull::new_unchecked(head.cast::<Work>()) };
 
-    work.finish();
+    // SAFETY: The head is the first field of a `Work` that `queue()` has written, in memory from
+    // `allocate()`. The kernel does not use it any more.
+    unsafe { take(place) }.finish();
     // SAFETY: Gives back the reference that `queue()` took. The module's exit waits for tasks that
     // are on their last steps in this function.
     unsafe { bindings::module_put(this_module::<crate::LocalModule>().as_ptr()) };
 }
 
 impl Work {
-    fn finish(mut self: KBox<Self>) {
+    fn finish(mut self) {
         let Some(transit) = self.transit.take() else {
             return;
         };
