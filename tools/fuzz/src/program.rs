@@ -22,6 +22,9 @@ const HEAD: usize = 16;
 /// Maximum number of instructions.
 const LIMIT: u32 = 300;
 
+/// A store that is at least this far from the beginning of a block does not change it.
+const NEAR: u64 = 256;
+
 /// An invalid instruction.
 const UD2: [u8; 2] = [0x0f, 0x0b];
 
@@ -32,6 +35,8 @@ struct Program {
     vectors: [[u64; 4]; 16],
     /// If set, the code is in this range, and all other memory has none.
     only: Option<Range<usize>>,
+    /// The addresses of all stores.
+    stores: Vec<u64>,
 }
 
 impl Program {
@@ -70,6 +75,7 @@ impl Machine for Program {
         let place = self.place(address, width.bytes())?;
         let len = place.len();
         self.memory[place].copy_from_slice(&value.to_le_bytes()[..len]);
+        self.stores.push(address);
         Some(())
     }
 
@@ -121,6 +127,7 @@ impl Machine for Program {
     fn store_vector(&mut self, number: u8, address: u64, how: How) -> Option<()> {
         let place = self.place(address, how.bytes())?;
         let value = self.vectors[usize::from(number)];
+        self.stores.push(address);
         for (bytes, word) in self.memory[place].chunks_exact_mut(8).zip(value) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
@@ -284,6 +291,11 @@ impl State {
         ran
     }
 
+    /// Whether a store to this address may change the block that begins here. The interpreter leaves such a store to the processor.
+    fn is_near(&self, address: u64) -> bool {
+        address.abs_diff(self.registers.ip) < NEAR
+    }
+
     fn is(&self, other: &Self) -> bool {
         self.executed == other.executed
             && self.registers == other.registers
@@ -321,6 +333,7 @@ pub fn program(input: &[u8]) {
         memory,
         vectors: std::array::from_fn(|i| [any(i), any((head, i)), any((i, 1)), any((i, 2))]),
         only: None,
+        stores: Vec::new(),
     };
 
     let mut whole = State::new(&program, registers);
@@ -335,7 +348,12 @@ pub fn program(input: &[u8]) {
     let mut single = State::new(&program, registers);
     let mut steps = 0;
     while !single.is(&whole) {
+        let next = whole.program.stores.get(single.program.stores.len());
         let (executed, why) = single.step();
+        if (executed, why) == (0, Ended::Left) && next.is_some_and(|to| single.is_near(*to)) {
+            // The block in which the instruction was executed first begins elsewhere.
+            return;
+        }
         steps += 1;
         let goes_on = executed != 0 || why == Ended::Limit;
         assert!(
