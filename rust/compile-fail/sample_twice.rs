@@ -14,7 +14,10 @@ use perf::{
 };
 
 /// Copies twice into the space for one copy.
-pub fn copy<T: AuxPmu>(transaction: &mut Transaction<'_, T>, sample: Sample<'_>) -> Copied {
+pub fn copy<'a, T: AuxPmu>(
+    transaction: &mut Transaction<'_, T>,
+    sample: Sample<'a>,
+) -> Copied<'a> {
     let _ = sample.copy_written(transaction);
 
     sample.copy_written(transaction)

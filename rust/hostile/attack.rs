@@ -88,11 +88,11 @@ pub(crate) trait Attack: Sized + Send + Sync + 'static {
 
     fn deferred(_driver: &Hostile<Self>) {}
 
-    fn snapshot(
+    fn snapshot<'a>(
         _driver: &Hostile<Self>,
         transaction: &mut Transaction<'_, Self>,
-        sample: aux::Sample<'_>,
-    ) -> aux::Copied {
+        sample: aux::Sample<'a>,
+    ) -> aux::Copied<'a> {
         sample.copy_written(transaction)
     }
 
@@ -348,12 +348,12 @@ impl<A: Attack> AuxPmu for Hostile<A> {
         A::deferred(self);
     }
 
-    fn snapshot(
+    fn snapshot<'a>(
         &self,
         transaction: &mut Transaction<'_, A>,
         _trace: &mut Trace,
-        sample: aux::Sample<'_>,
-    ) -> aux::Copied {
+        sample: aux::Sample<'a>,
+    ) -> aux::Copied<'a> {
         A::snapshot(self, transaction, sample)
     }
 }

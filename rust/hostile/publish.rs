@@ -26,11 +26,11 @@ impl Attack for Overclaim {
         Ok(Self)
     }
 
-    fn snapshot(
+    fn snapshot<'a>(
         _driver: &Hostile<Self>,
         transaction: &mut Transaction<'_, Self>,
-        sample: aux::Sample<'_>,
-    ) -> aux::Copied {
+        sample: aux::Sample<'a>,
+    ) -> aux::Copied<'a> {
         sample.copy(transaction, u64::MAX)
     }
 

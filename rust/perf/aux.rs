@@ -281,12 +281,12 @@ pub trait AuxPmu: Pmu {
     /// Context: interrupts off on the event's CPU, under any raw lock, perhaps in NMI.
     ///
     /// C counterpart: `pmu->snapshot_aux()`.
-    fn snapshot(
+    fn snapshot<'a>(
         &self,
         _transaction: &mut Transaction<'_, Self>,
         _trace: &mut Self::Trace,
-        _sample: Sample<'_>,
-    ) -> Copied {
+        _sample: Sample<'a>,
+    ) -> Copied<'a> {
         build_error!(VTABLE_DEFAULT_ERROR)
     }
 }

@@ -244,12 +244,12 @@ impl AuxPmu for Pattern {
         transaction.buffer().unit.paused = false;
     }
 
-    fn snapshot(
+    fn snapshot<'a>(
         &self,
         transaction: &mut aux::Transaction<'_, Self>,
         _trace: &mut (),
-        sample: aux::Sample<'_>,
-    ) -> aux::Copied {
+        sample: aux::Sample<'a>,
+    ) -> aux::Copied<'a> {
         // The unit writes only in `tick()`, which cannot run during this call.
         let stream = transaction.event();
         let mut parts = transaction.parts();

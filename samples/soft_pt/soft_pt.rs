@@ -206,12 +206,12 @@ impl AuxPmu for SoftPt {
         transaction.count(stepped);
     }
 
-    fn snapshot(
+    fn snapshot<'a>(
         &self,
         transaction: &mut aux::Transaction<'_, Self>,
         _tracer: &mut Tracer,
-        sample: aux::Sample<'_>,
-    ) -> aux::Copied {
+        sample: aux::Sample<'a>,
+    ) -> aux::Copied<'a> {
         // Only callbacks write, and no other one runs during this call.
         sample.copy_written(transaction)
     }

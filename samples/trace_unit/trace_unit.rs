@@ -481,12 +481,12 @@ impl AuxPmu for Unit {
         aux::Next::Continue
     }
 
-    fn snapshot(
+    fn snapshot<'a>(
         &self,
         transaction: &mut aux::Transaction<'_, Self>,
         trace: &mut Trace,
-        sample: aux::Sample<'_>,
-    ) -> aux::Copied {
+        sample: aux::Sample<'a>,
+    ) -> aux::Copied<'a> {
         let cpu = transaction.cpu().id();
         let registers = self.registers.of(cpu);
         let kept = registers.has(trace.control());

@@ -46,7 +46,7 @@ pub struct Sample<'a> {
     _callback: PhantomData<&'a mut bindings::perf_output_handle>,
 }
 
-impl Sample<'_> {
+impl<'a> Sample<'a> {
     /// # Safety
     ///
     /// - `record` and `size` must be what perf has passed to `pmu->snapshot_aux()`, which must not
@@ -78,7 +78,7 @@ impl Sample<'_> {
     /// reader has read: it stays in place until the area wraps.
     ///
     /// Bytes that are older than the mapping of the AUX area are zeroes, as its pages were then.
-    pub fn copy<T: AuxPmu>(self, transaction: &mut Transaction<'_, T>, written: u64) -> Copied {
+    pub fn copy<T: AuxPmu>(self, transaction: &mut Transaction<'_, T>, written: u64) -> Copied<'a> {
         // If a driver claims more than its region, the copy ends with the region.
         let written = transaction.extent().limit(written);
         let to = transaction.extent().head().advance(written);
@@ -86,19 +86,21 @@ impl Sample<'_> {
 
         // perf would take an empty range for the whole area.
         if len == 0 {
-            return Copied(0);
+            return Copied::new(0);
         }
         // SAFETY:
         // - A transaction is open on the handle, begun on this CPU with interrupts off, as long as
         //   `transaction` exists, by the invariant of `Transaction`.
         // - `record` is what perf passed, by the type invariant; `len` is at least 1 and at most
         //   the area and the space of the record.
-        Copied(unsafe { (self.copy)(transaction.handle(), self.record, to.retreat(len), to) })
+        let copied =
+            unsafe { (self.copy)(transaction.handle(), self.record, to.retreat(len), to) };
+        Copied::new(copied)
     }
 
     /// As [`copy`](Self::copy), up to the end of the bytes that the region's
     /// [`Writer`](super::Writer)s have written.
-    pub fn copy_written<T: AuxPmu>(self, transaction: &mut Transaction<'_, T>) -> Copied {
+    pub fn copy_written<T: AuxPmu>(self, transaction: &mut Transaction<'_, T>) -> Copied<'a> {
         let written = transaction.extent().written();
 
         self.copy(transaction, written)
@@ -106,20 +108,25 @@ impl Sample<'_> {
 
     /// Copies nothing: the driver does not know how far the unit has written. The sample contains
     /// zeroes.
-    pub fn skip(self) -> Copied {
-        Copied(0)
+    pub fn skip(self) -> Copied<'a> {
+        Copied::new(0)
     }
 }
 
-/// The result of [`AuxPmu::snapshot`], and proof that the [`Sample`] was used.
+/// The result of [`AuxPmu::snapshot`], and proof that this callback's [`Sample`] was used: the
+/// lifetime is that of the sample, and no callback can return what another has copied.
 #[must_use]
 #[cfg_attr(
     not(any(perf_output_copy_aux, CONFIG_RUST_PERF_TESTING)),
     expect(dead_code, reason = "perf asks for no samples without the export")
 )]
-pub struct Copied(c_long);
+pub struct Copied<'a>(c_long, PhantomData<fn(&'a ()) -> &'a ()>);
 
-impl Copied {
+impl Copied<'_> {
+    fn new(bytes: c_long) -> Self {
+        Self(bytes, PhantomData)
+    }
+
     /// Bytes copied, as `pmu->snapshot_aux()` returns them.
     #[cfg(any(perf_output_copy_aux, CONFIG_RUST_PERF_TESTING))]
     pub(super) fn get(self) -> c_long {

@@ -207,12 +207,12 @@ mod tests {
             *paused = false;
         }
 
-        fn snapshot(
+        fn snapshot<'a>(
             &self,
             transaction: &mut Transaction<'_, Self>,
             _paused: &mut bool,
-            sample: Sample<'_>,
-        ) -> Copied {
+            sample: Sample<'a>,
+        ) -> Copied<'a> {
             self.nmi_in(IN_SNAPSHOT, transaction);
             match (self.knows, self.lie) {
                 (false, _) => sample.skip(),

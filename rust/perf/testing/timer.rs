@@ -138,12 +138,12 @@ impl AuxPmu for AsksIn {
         aux::Next::Continue
     }
 
-    fn snapshot(
+    fn snapshot<'a>(
         &self,
         transaction: &mut aux::Transaction<'_, Self>,
         _trace: &mut (),
-        sample: aux::Sample<'_>,
-    ) -> aux::Copied {
+        sample: aux::Sample<'a>,
+    ) -> aux::Copied<'a> {
         self.is_in(Place::Snapshot, transaction);
         sample.copy_written(transaction)
     }
