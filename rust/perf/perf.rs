@@ -29,10 +29,12 @@
 //!
 //! # Soundness
 //!
-//! No safe code in a driver causes undefined behaviour, touches a page of an AUX area outside of
-//! its transaction, or has a byte published before it is stored. `rust/compile-fail/` and the suite
-//! of hostile drivers (`rust/hostile/`) test this. The framework cannot check what a driver
-//! programs into its hardware: see [`AuxPmu::quiesce`].
+//! No safe code in a driver causes undefined behaviour, or touches a page of an AUX area outside of
+//! its transaction. Bytes that the driver stored are visible before perf publishes their position.
+//! A driver can commit bytes that it did not store: then the reader gets zeroes or older bytes of
+//! the same AUX area, and no other memory of the kernel. `rust/compile-fail/` and the suite of
+//! hostile drivers (`rust/hostile/`) test this. The framework cannot check what a driver programs
+//! into its hardware: see [`AuxPmu::quiesce`].
 //!
 //! # Modules
 //!
