@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Six defects of perf's core: see README.md. As root:
+ * Six defects of perf's core: see perf-core.md. As root:
  *
  *	gcc -Wall -o perf-event-core perf-event-core.c && ./perf-event-core [PMU [GROUP [CPU [OTHER]]]]
  *

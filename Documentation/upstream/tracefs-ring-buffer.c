@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * What tracefs says of a mapped ring buffer, and does not: see README.md. As root, on Linux 6.10 or later:
+ * What tracefs says of a mapped ring buffer, and does not: see tracefs.md. As root, on Linux 6.10 or later:
  *
  *	gcc -Wall -o tracefs-ring-buffer tracefs-ring-buffer.c && ./tracefs-ring-buffer
  *
