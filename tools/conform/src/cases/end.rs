@@ -88,7 +88,7 @@ pub fn cases() -> Vec<Case> {
     ] {
         cases.push(case(
             format!("end: its CPU goes while it runs, {name}"),
-            core(15249, "static void perf_event_exit_cpu_context(int cpu)"),
+            core(15225, "static void perf_event_exit_cpu_context(int cpu)"),
             move |pmu| cpu_goes(pmu, mode),
         ));
     }

@@ -96,7 +96,7 @@ pub fn cases() -> Vec<Case> {
         ),
         case(
             "open: a branch stack",
-            core(6615, "perf_copy_attr(struct perf_event_attr __user *uattr"),
+            core(13622, "u64 mask = attr->branch_sample_type;"),
             |pmu| {
                 let mut attr = pmu.attr();
                 attr.sample_type |= perfdata::SampleType::from_bits_retain(1 << 11);
@@ -209,7 +209,10 @@ pub fn cases() -> Vec<Case> {
     ];
     cases.extend(at_both(
         "open: nothing is traced before it is enabled",
-        core(13415, "event->state\t\t= PERF_EVENT_STATE_INACTIVE;"),
+        core(
+            2022,
+            "event->state = event->attr.disabled ? PERF_EVENT_STATE_OFF :",
+        ),
         |pmu, place| {
             let rig = Rig::open(pmu, place, pmu.pages(4), Mode::Normal)?;
             for _ in 0..5 {
