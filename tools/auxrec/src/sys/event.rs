@@ -130,7 +130,7 @@ impl Event {
     ///
     /// # Errors
     /// The error that the kernel returns.
-    pub fn set_output(&self, to: &Self) -> io::Result<()> {
+    pub fn set_output(&self, to: impl AsFd) -> io::Result<()> {
         self.0.control(Control::Output(to.as_fd()))
     }
 

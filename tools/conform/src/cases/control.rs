@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::{at_both, case, core, refused, skip, Case};
 use crate::pmu::{Place, Pmu};
 use crate::records::THROTTLE;
-use crate::rig::{makes_trace, software, work, Mode, Rig, CPU_CLOCK};
+use crate::rig::{makes_trace, map_base, rounds, software, work, Mode, Rig, CPU_CLOCK};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -43,19 +43,7 @@ pub fn cases() -> Vec<Case> {
             6332,
             "static void _perf_event_reset(struct perf_event *event)",
         ),
-        |pmu, place| {
-            let mut rig = Rig::open(pmu, place, pmu.pages(8), Mode::Normal)?;
-            rig.event.enable()?;
-            for _ in 0..10 {
-                rig.traces(1)?;
-                rig.event.reset()?;
-            }
-            rig.settles()?;
-            Ok(format!(
-                "{} bytes, {} records",
-                rig.ledger.bytes, rig.ledger.records
-            ))
-        },
+        reset,
     ));
     cases.extend(at_both(
         "control: its group is throttled",
@@ -150,7 +138,7 @@ pub fn cases() -> Vec<Case> {
     }
     cases.push(case(
         "control: 50 filters at once",
-        core(3431, "if (!has_addr_filter(event))"),
+        core(12192, "ret = event->pmu->addr_filters_validate(&filters);"),
         |pmu| {
             let rig = Rig::open(pmu, pmu.place(), pmu.pages(8), Mode::Normal)?;
             let one: Vec<_> = (1..=50)
@@ -184,21 +172,33 @@ pub fn cases() -> Vec<Case> {
         },
     ));
     cases.push(case(
-        "control: another event's descriptor that is none",
+        "control: output into a file that is no event",
         core(6666, "if (!is_perf_file(output))"),
         |pmu| {
-            let rig = Rig::open(pmu, pmu.place(), pmu.pages(4), Mode::Normal)?;
+            let event = pmu.open(pmu.place())?;
+            let file = std::fs::File::open("/dev/null")?;
+            refused("a file", event.set_output(&file), Errno::BADF)?;
+            Ok("refused".to_owned())
+        },
+    ));
+    cases.push(case(
+        "control: output into an event without a ring",
+        core(13784, "rb = ring_buffer_get(output_event);"),
+        |pmu| {
             let (pid, cpu) = pmu.place().args();
             let other = Event::open(&software(CPU_CLOCK, 0), pid, cpu)?;
-            drop(rig);
             let event = pmu.open(pmu.place())?;
-            // This event has no ring.
             refused(
                 "a ring that is not there",
                 other.set_output(&event),
                 Errno::INVAL,
             )?;
-            Ok("refused".to_owned())
+            // Nothing but the ring is missing.
+            let _base = map_base(&event)?;
+            other
+                .set_output(&event)
+                .context("output into its data ring")?;
+            Ok("refused, until there is a ring".to_owned())
         },
     ));
     cases
@@ -247,6 +247,39 @@ fn throttled(pmu: &Pmu, place: Place) -> Result<String> {
         .count();
     ensure!(throttled > 0, "perf has not throttled the group");
     Ok(format!("throttled {throttled} times; {}", rig.is_exact()?))
+}
+
+/// A reset sets the count back, while the event runs and while it is off.
+fn reset(pmu: &Pmu, place: Place) -> Result<String> {
+    let mut rig = Rig::open(pmu, place, pmu.pages(8), Mode::Normal)?;
+    rig.event.enable()?;
+    let (mut counts, mut less) = (false, false);
+    rounds(10, || {
+        rig.traces(1)?;
+        let before = rig.count()?.value;
+        rig.event.reset()?;
+        // The event continues to count. Usually it has counted less since the reset than before.
+        let after = rig.count()?.value;
+        counts |= before > 0 || after > 0;
+        less |= after < before;
+        Ok(!counts || less)
+    })?;
+    ensure!(
+        !counts || less,
+        "the count is never smaller after a reset than before"
+    );
+    rig.settles()?;
+    let counted = rig.count()?.value;
+    rig.event.reset()?;
+    let now = rig.count()?.value;
+    ensure!(
+        now == 0,
+        "the event is off, and its count is {now} after a reset"
+    );
+    Ok(match counts {
+        true => format!("{counted}, and 0 after a reset"),
+        false => "it counts nothing".to_owned(),
+    })
 }
 
 /// Records are lost, but trace is not.
