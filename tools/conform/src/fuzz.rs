@@ -21,7 +21,7 @@ use anyhow::{anyhow, bail, ensure, Context, Result};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-pub use child::obey;
+pub use child::{obey, Child};
 use model::{Model, Unit};
 use op::Op;
 use play::Play;

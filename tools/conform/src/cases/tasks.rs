@@ -11,9 +11,10 @@ use perfdata::Flags;
 use rustix::io::Errno;
 
 use super::{case, core, refused, ring, skip, Case};
+use crate::fuzz;
 use crate::part::command;
 use crate::pmu::{Place, Pmu};
-use crate::rig::{beside, map_base, patience, work, Mode, Rig};
+use crate::rig::{beside, map_base, patience, rounds, work, Mode, Rig};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -45,14 +46,14 @@ pub fn cases() -> Vec<Case> {
                 let mut rig = Rig::open(pmu, Place::Task, pmu.pages(16), Mode::Normal)?;
                 rig.event.enable()?;
                 rig.traces(1)?;
-                rig.event.disable()?;
-                rig.read()?;
-                let before = rig.ids.len();
+                // The event stays enabled: a copy in the child would trace the child.
                 let mut child = child(20)?;
                 waits(&mut child)?;
-                rig.drain()?;
-                ensure!(rig.ids.len() == before, "records of a child");
-                Ok("nothing".to_owned())
+                rig.follows()?;
+                rig.settles()?;
+                let theirs = of_others(&rig)?;
+                ensure!(theirs == 0, "{theirs} records of a child");
+                rig.is_exact()
             },
         ),
         case(
@@ -63,17 +64,14 @@ pub fn cases() -> Vec<Case> {
             ),
             |pmu| {
                 let mut rig = of_child(pmu)?;
-                for _ in 0..60 {
+                let number = rounds(60, || {
                     let mut child = child(1)?;
                     waits(&mut child)?;
                     rig.follows()?;
-                }
+                    Ok(of_others(&rig)? > 0)
+                })?;
                 rig.settles()?;
-                ensure!(rig.ledger.bytes > 0, "nothing was traced");
-                Ok(format!(
-                    "{} bytes, {} records",
-                    rig.ledger.bytes, rig.ledger.records
-                ))
+                traced_children(&rig, number)
             },
         ),
         case(
@@ -81,22 +79,23 @@ pub fn cases() -> Vec<Case> {
             core(14684, "void perf_event_exit_task(struct task_struct *task)"),
             |pmu| {
                 let mut rig = of_child(pmu)?;
-                for _ in 0..20 {
+                let mut wait = 0;
+                let number = rounds(20, || {
                     let mut child = child(2000)?;
-                    work();
+                    // The children are killed at different points of their lives.
+                    wait = (wait + 1) % 16;
+                    std::thread::sleep(Duration::from_millis(wait));
                     child.kill()?;
                     child.wait()?;
                     rig.follows()?;
-                }
+                    Ok(of_others(&rig)? > 0)
+                })?;
                 rig.settles()?;
-                Ok(format!(
-                    "{} bytes, {} records",
-                    rig.ledger.bytes, rig.ledger.records
-                ))
+                traced_children(&rig, number)
             },
         ),
         case(
-            "tasks: nothing before exec, with enable_on_exec",
+            "tasks: enable_on_exec: nothing before exec, trace after it",
             core(
                 4705,
                 "static void perf_event_enable_on_exec(struct perf_event_context *ctx)",
@@ -155,6 +154,26 @@ fn child(times: u32) -> Result<Child> {
     command.spawn().context("starting a child")
 }
 
+/// The number of AUX records of other processes.
+fn of_others(rig: &Rig) -> Result<usize> {
+    let own = u32::try_from(rustix::process::getpid().as_raw_nonzero().get())?;
+    Ok(rig.ids.iter().filter(|id| id.pid != own).count())
+}
+
+/// Checks that one of so many children was traced: there are records of this process, too.
+fn traced_children(rig: &Rig, children: u32) -> Result<String> {
+    let theirs = of_others(rig)?;
+    ensure!(
+        theirs > 0,
+        "no record of {children} children, and {} of this process",
+        rig.ids.len()
+    );
+    Ok(format!(
+        "{theirs} of {} records are of children; {children} were started",
+        rig.ledger.records
+    ))
+}
+
 fn waits(child: &mut Child) -> Result<()> {
     let end = Instant::now() + patience();
     while child.try_wait()?.is_none() {
@@ -188,45 +207,53 @@ fn of_child(pmu: &Pmu) -> Result<Rig> {
 
 fn children(pmu: &Pmu) -> Result<String> {
     let mut rig = of_child(pmu)?;
-    // This thread sleeps, so the trace is the child's. The child may run on any CPU, so it is started several times.
-    let before = rig.ids.len();
-    let own = u32::try_from(rustix::process::getpid().as_raw_nonzero().get())?;
-    for _ in 0..20 {
+    // The child may run on any CPU, so it is started several times.
+    let number = rounds(1, || {
         let mut child = child(5)?;
         waits(&mut child)?;
         rig.follows()?;
-        let theirs = rig
-            .ids
-            .iter()
-            .skip(before)
-            .filter(|id| id.pid != own)
-            .count();
-        if theirs > 0 {
-            rig.settles()?;
-            return Ok(format!("{theirs} records are of children"));
-        }
-    }
-    anyhow::bail!(
-        "no record of 20 children, and {} of this process",
-        rig.ids.len()
-    )
+        Ok(of_others(&rig)? > 0)
+    })?;
+    rig.settles()?;
+    traced_children(&rig, number)
 }
 
 fn on_exec(pmu: &Pmu) -> Result<String> {
     pmu.task()?;
     let mut attr = pmu.attr();
     attr.flags |= Flags::ENABLE_ON_EXEC;
-    let mut rig = Rig::with(pmu, &attr, Place::Task, pmu.pages(4), Mode::Normal)?;
+    let mut child = fuzz::Child::begin()?;
+    let pid = child.pid()?.as_raw_nonzero().get();
+    let event = Event::open(&attr, pid, -1).context("opening an event of a child")?;
+    let mut rig = Rig::of(pmu, event, Place::Task, pmu.pages(16), Mode::Normal)?;
     for _ in 0..10 {
-        work();
+        child.tell("work")?;
     }
-    rig.drain()?;
+    let running = rig.count()?.running;
     ensure!(
-        rig.head() == 0,
-        "{} bytes, and nothing was executed anew",
+        rig.head() == 0 && running == 0,
+        "before exec it ran {running} ns, and traced {} bytes",
         rig.head()
     );
-    Ok("nothing".to_owned())
+    child.tell("exec")?;
+    // Nothing enables the event from here on but exec.
+    let end = Instant::now() + patience();
+    while rig.head() == 0 {
+        child.tell("work")?;
+        ensure!(
+            Instant::now() < end,
+            "nothing was traced after exec; it ran {} ns",
+            rig.count()?.running
+        );
+    }
+    rig.settles()?;
+    for id in &rig.ids {
+        ensure!(
+            i64::from(id.pid) == i64::from(pid),
+            "{id:?} of process {pid}"
+        );
+    }
+    rig.is_exact()
 }
 
 fn of_other(pmu: &Pmu, child: &Child) -> Result<Rig> {
