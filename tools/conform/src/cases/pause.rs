@@ -2,12 +2,14 @@
 
 //! Trace that other events pause and resume.
 
+use std::time::Instant;
+
 use anyhow::{ensure, Result};
 use auxrec::sys::Event;
 
 use super::{at_both, core, skip, Case};
 use crate::pmu::{Place, Pmu};
-use crate::rig::{bytes, software, work, Mode, Rig, CPU_CLOCK};
+use crate::rig::{bytes, patience, software, work, Mode, Rig, CPU_CLOCK};
 use crate::stream::Known;
 
 /// `aux_start_paused`.
@@ -56,21 +58,48 @@ fn rig(pmu: &Pmu, place: Place, start: u32, actions: &[(u32, u64)]) -> Result<(R
     Ok((rig, others))
 }
 
-fn paused(pmu: &Pmu, place: Place) -> Result<String> {
-    let (mut rig, _) = rig(pmu, place, START, &[])?;
+/// The bytes that an event makes while this thread works for so many stretches.
+fn traced(pmu: &Pmu, place: Place, start: u32, stretches: u32) -> Result<u64> {
+    let (mut rig, _) = rig(pmu, place, start, &[])?;
     rig.event.enable()?;
-    for _ in 0..10 {
+    for _ in 0..stretches {
         work();
     }
     rig.event.disable()?;
     rig.drain()?;
-    let head = rig.head();
-    // A unit may write its state when it is configured.
-    ensure!(head < bytes(1), "{head} bytes were traced");
-    Ok(format!("{head} bytes"))
+    Ok(rig.head())
+}
+
+/// Stretches of work in which an event that is not paused makes twice as much trace as one that is paused may: a page. A unit may write its
+/// state when it is configured.
+fn enough(pmu: &Pmu, place: Place) -> Result<u32> {
+    let end = Instant::now() + patience();
+    let mut stretches = 10;
+    loop {
+        let bytes_of = traced(pmu, place, 0, stretches)?;
+        if bytes_of >= bytes(2) {
+            return Ok(stretches);
+        }
+        ensure!(
+            Instant::now() < end,
+            "it is not paused, and traces {bytes_of} bytes in {stretches} stretches of work"
+        );
+        stretches = stretches.saturating_mul(2);
+    }
+}
+
+fn paused(pmu: &Pmu, place: Place) -> Result<String> {
+    let stretches = enough(pmu, place)?;
+    let head = traced(pmu, place, START, stretches)?;
+    ensure!(
+        head < bytes(1),
+        "{head} bytes were traced in {stretches} stretches of work"
+    );
+    Ok(format!("{head} bytes in {stretches} stretches of work"))
 }
 
 fn pauses(pmu: &Pmu, place: Place) -> Result<String> {
+    let stretches = enough(pmu, place)?;
     // The sibling overflows after 50 ms for the first time. From then on the event is paused.
     let (mut rig, _others) = rig(pmu, place, 0, &[(PAUSE, 50_000_000)])?;
     rig.event.enable()?;
@@ -84,7 +113,7 @@ fn pauses(pmu: &Pmu, place: Place) -> Result<String> {
     rig.read()?;
     rig.event.enable()?;
     let (counted, head) = (rig.count()?.value, rig.head());
-    for _ in 0..20 {
+    for _ in 0..stretches {
         work();
     }
     rig.event.disable()?;
@@ -107,16 +136,20 @@ fn pauses(pmu: &Pmu, place: Place) -> Result<String> {
 fn resumes(pmu: &Pmu, place: Place) -> Result<String> {
     let (mut rig, _others) = rig(pmu, place, START, &[(RESUME, 20_000_000)])?;
     rig.event.enable()?;
-    rig.traces(1)?;
+    // More than the state of a unit.
+    rig.traces(bytes(2))?;
     rig.settles()?;
     rig.is_exact()
 }
 
 fn stays(pmu: &Pmu, place: Place) -> Result<String> {
+    let stretches = enough(pmu, place)?;
     let (mut rig, _) = rig(pmu, place, START, &[])?;
     for _ in 0..10 {
         rig.event.enable()?;
-        work();
+        for _ in 0..stretches.div_ceil(10) {
+            work();
+        }
         rig.event.disable()?;
     }
     rig.drain()?;
