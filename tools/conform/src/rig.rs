@@ -453,9 +453,10 @@ pub fn unpin() -> Result<()> {
     sched_setaffinity(None, &set).context("using all CPUs again")
 }
 
-/// Enables the event while this thread works, and disables it, again and again until there is trace. Returns `aux_head`.
+/// Enables the event while this thread works, and disables it, again and again until `aux_head` has moved. Returns `aux_head`.
 pub fn makes_trace(event: &Event, base: &Mapping) -> Result<u64> {
     let end = Instant::now() + patience();
+    let before = base.load(Field::AuxHead, Ordering::Acquire);
     loop {
         event.enable()?;
         for _ in 0..10 {
@@ -463,7 +464,7 @@ pub fn makes_trace(event: &Event, base: &Mapping) -> Result<u64> {
         }
         event.disable()?;
         let head = base.load(Field::AuxHead, Ordering::Acquire);
-        if head > 0 {
+        if head != before {
             return Ok(head);
         }
         ensure!(Instant::now() < end, "nothing was traced");

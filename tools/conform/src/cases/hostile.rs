@@ -3,6 +3,7 @@
 //! Calls that no recorder makes, and any program may make.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
 use auxrec::sys::Field;
@@ -10,7 +11,9 @@ use auxrec::sys::Field;
 use super::{at_both, case, core, ring, skip, Case};
 use crate::pmu::{Place, Pmu};
 use crate::records::LOST;
-use crate::rig::{beside, bytes, makes_trace, pin, software, unpin, work, Mode, Rig, CPU_CLOCK};
+use crate::rig::{
+    beside, bytes, makes_trace, patience, pin, software, unpin, work, Mode, Rig, CPU_CLOCK,
+};
 
 pub fn cases() -> Vec<Case> {
     let rule = ring(
@@ -228,25 +231,41 @@ fn data_full(pmu: &Pmu, place: Place) -> Result<String> {
     let (pid, cpu) = place.args();
     let noise = auxrec::sys::Event::open(&software(CPU_CLOCK, 50_000), pid, cpu)?;
     noise.set_output(&rig.event)?;
-    rig.event.enable()?;
-    // Samples of this event fill the ring, and no record is read.
+    // Samples of the other event fill the ring, and no record is read. An AUX record has 64 bytes, and perf keeps one free.
     let full = bytes(crate::rig::DATA_PAGES);
-    rig.until("filling the data ring", |rig| {
-        Ok(rig.get(Field::DataHead) + 128 >= full)
-    })?;
+    let end = Instant::now() + patience();
+    while rig.get(Field::DataHead) + 64 < full {
+        work();
+        ensure!(Instant::now() < end, "the data ring does not fill");
+    }
     drop(noise);
     let base = rig.base.as_ref().context("there is no ring")?;
     let head = makes_trace(&rig.event, base)?;
-    rig.event.enable()?;
-    rig.follows()?;
-    work();
-    rig.event.disable()?;
     rig.drain()?;
+    ensure!(
+        rig.ledger.records == 0,
+        "{} AUX records in a ring that was full",
+        rig.ledger.records
+    );
+    // No record has this trace, nor says whether the area was full.
+    rig.ledger.goes_to(head);
+    rig.read()?;
+    if let Some(stream) = &mut rig.stream {
+        stream.may_begin_anew();
+    }
+    // The first record behind the loss reports it.
+    rig.event.enable()?;
+    rig.traces(1)?;
+    rig.settles()?;
     let lost = rig
         .others
         .iter()
         .filter(|record| record.kind == LOST)
         .count();
+    ensure!(
+        lost > 0,
+        "the record of {head} bytes was lost, and no record says so"
+    );
     Ok(format!("{lost} records of loss, {head} bytes of trace"))
 }
 

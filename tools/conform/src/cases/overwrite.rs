@@ -35,6 +35,7 @@ pub fn cases() -> Vec<Case> {
             let base = rig.base.as_ref().context("there is no ring")?;
             for tail in [u64::MAX, 1, 1 << 40, 0] {
                 rig.set(Field::AuxTail, tail);
+                // The head moves with each tail.
                 makes_trace(&rig.event, base)?;
             }
             Ok(format!("aux_head is {:#x}", rig.head()))

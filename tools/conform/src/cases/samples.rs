@@ -4,9 +4,10 @@
 
 use anyhow::{ensure, Context, Result};
 use auxrec::sys::{Event, Field, Mapping};
-use perfdata::{Flags, SampleType};
+use perfdata::{Attr, Flags, SampleType};
+use rustix::io::Errno;
 
-use super::{case, core, skip, Case};
+use super::{case, core, refused, skip, Case};
 use crate::pmu::Pmu;
 use crate::records::number;
 use crate::rig::{bytes, map_base, rounds, software, work, Mode, Rig, CPU_CLOCK, DATA_PAGES};
@@ -27,12 +28,29 @@ pub fn cases() -> Vec<Case> {
             2328,
             "if (event->attr.aux_sample_size && !group_leader->pmu->snapshot_aux)",
         ),
-        |pmu| match pmu.samples {
-            true => Err(skip("it has")),
-            false => Ok("refused".to_owned()),
+        |pmu| {
+            if pmu.samples {
+                return Err(skip("it has"));
+            }
+            let leader = pmu.open(pmu.place())?;
+            let (pid, cpu) = pmu.place().args();
+            let sampler = Event::open_in(&sampler(4096), pid, cpu, Some(&leader));
+            refused("a sampler of its trace", sampler, Errno::INVAL)?;
+            // A sampler without trace is a sibling like others.
+            Event::open_in(&software(CPU_CLOCK, 500_000), pid, cpu, Some(&leader))?;
+            Ok("refused".to_owned())
         },
     ));
     cases
+}
+
+/// The attribute of an event whose samples have so many bytes of its leader's trace.
+fn sampler(size: u32) -> Attr {
+    let mut attr = software(CPU_CLOCK, 500_000);
+    attr.sample_type |= SampleType::AUX;
+    attr.aux_sample_size = size;
+    attr.flags |= Flags::DISABLED;
+    attr
 }
 
 fn sampled(pmu: &Pmu, size: u32) -> Result<String> {
@@ -40,12 +58,8 @@ fn sampled(pmu: &Pmu, size: u32) -> Result<String> {
         return Err(skip("it has no AUX samples"));
     }
     let rig = Rig::open(pmu, pmu.place(), pmu.overwrites(16)?, Mode::Overwrite)?;
-    let mut attr = software(CPU_CLOCK, 500_000);
-    attr.sample_type |= SampleType::AUX;
-    attr.aux_sample_size = size;
-    attr.flags |= Flags::DISABLED;
     let (pid, cpu) = pmu.place().args();
-    let sampler = Event::open_in(&attr, pid, cpu, Some(&rig.event))?;
+    let sampler = Event::open_in(&sampler(size), pid, cpu, Some(&rig.event))?;
     let base = map_base(&sampler)?;
     // perf may not schedule a sibling that is enabled after its leader, while the leader runs: see Documentation/upstream.
     sampler.enable()?;
