@@ -24,6 +24,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
+use auxrec::sys::Event;
 use auxview::trace::Trace;
 use perfdata::{Attr, Flags, Read};
 
@@ -31,7 +32,9 @@ use followed::{filters, flamegraph, snapshot, times};
 pub use followed::{place, Followed, PROGRAM};
 pub use runs::times as of_runs;
 
+use crate::attack::{software, CPU_CLOCK};
 use crate::events::probe::Probe;
+use crate::events::siblings::{RESUME, START_PAUSED};
 use crate::module;
 use crate::recording::{self, auxrec, Recorder, TraceFile};
 use crate::wait::{wait_for, PATIENCE};
@@ -230,15 +233,13 @@ fn hurry() -> Result<String> {
 }
 
 fn pause() -> Result<String> {
-    /// `attr.aux_action`.
-    const START_PAUSED: u32 = 1;
     const QUIET: Duration = Duration::from_millis(200);
     let child = Victim::new()?;
     let attr = Attr {
         aux_action: START_PAUSED,
         ..traced()?
     };
-    let probe = Probe::open(&attr, child.id()?, -1, 64, false)?;
+    let mut probe = Probe::open(&attr, child.id()?, -1, 64, false)?;
 
     probe.event.enable()?;
     thread::sleep(QUIET);
@@ -247,9 +248,24 @@ fn pause() -> Result<String> {
         count == 0,
         "{count} instructions were traced while it was paused"
     );
+
+    // The sibling is opened while the group is disabled, so that perf schedules both together. The event stays paused until the sibling
+    // overflows.
+    probe.event.disable()?;
+    let resume = Attr {
+        aux_action: RESUME,
+        ..software(CPU_CLOCK, 20_000_000)
+    };
+    let _sibling = Event::open_in(&resume, child.id()?, -1, Some(&probe.event))
+        .context("cannot open the event that resumes")?;
+    let head = probe.head();
+    probe.event.enable()?;
+    grows(&mut probe, head).context("after an event has resumed it")?;
+    let count = probe.generated()?;
+    ensure!(count > 0, "it was resumed, and counts no instruction");
     drop(probe);
     child.ends()?;
-    Ok("nothing while it is paused".to_owned())
+    Ok("nothing while paused; resumed".to_owned())
 }
 
 fn family() -> Result<String> {
@@ -371,7 +387,7 @@ fn refused() -> Result<String> {
             config,
             ..attr.clone()
         };
-        match auxrec::sys::Event::open(&attr, 0, -1) {
+        match Event::open(&attr, 0, -1) {
             Ok(_) => bail!("{what}: not refused"),
             Err(error) => ensure!(
                 error.raw_os_error() == Some(errno),

@@ -192,6 +192,12 @@ fn children() -> Result<String> {
                 Ok(())
             };
             let count = memory.run_out(&FORK, 0, fork, || Ok(())).context(it.name)?;
+            ensure!(
+                count.reported > 0,
+                "{}: no failure was reported, of {}",
+                it.name,
+                count.failed
+            );
             drop(victim);
             released()?;
             seen.push(format!(

@@ -11,6 +11,7 @@ use anyhow::{bail, ensure, Context, Result};
 use auxview::trace::Trace;
 
 use super::{accounted, end, pieces, with};
+use crate::events::sampling::exported;
 use crate::module;
 use crate::recording::{released, wait_for_trace, Ended, Reader, Recorder, Seen, TraceFile, PAGE};
 use crate::wait::wait_for;
@@ -163,6 +164,11 @@ pub(super) fn aux_sample(name: &str) -> Result<String> {
     let arguments: Vec<_> = all.into_iter().chain(workload).map(String::from).collect();
     let ended = Recorder::start(file.path(), &arguments)?.wait(Reader::KeepsUp)?;
     if ended.status == 1 {
+        ensure!(
+            !exported()?,
+            "refused, and the kernel can: {}",
+            ended.errors
+        );
         for says in [
             "cannot put trace into samples",
             "perf_output_copy_aux",

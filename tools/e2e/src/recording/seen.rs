@@ -18,6 +18,8 @@ pub struct Seen {
     problems: Vec<String>,
     pub wraps: u64,
     pub truncations: u64,
+    /// Whether trace was lost, or may have been, as `auxview check` reports.
+    pub lost: bool,
     pub cpus: Vec<u32>,
 }
 
@@ -63,6 +65,7 @@ impl Seen {
             problems: findings.problems,
             wraps: findings.check.wraps,
             truncations: total.truncated + total.full,
+            lost: findings.check.lost(),
             cpus: cpus(&files)?,
         };
         Ok((seen, expected))

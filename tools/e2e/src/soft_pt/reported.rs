@@ -19,6 +19,7 @@ use crate::events::sampling::exported;
 use crate::events::siblings::PAUSE;
 use crate::module;
 use crate::soft_pt::stepped::{waiting, Mapped, Step, Stepped, TRACEPOINT};
+use crate::wait::wait_for;
 
 /// The reasons of a step, as `Documentation/abi.md` numbers them.
 const FIRST: u32 = 0;
@@ -134,9 +135,7 @@ pub(super) fn acts() -> Result<String> {
             .map(|count| count.value)
             .context("no count")
     };
-    while count()? < 100 {
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait_for("an overflow of the tracepoint", || Ok(count()? >= 100))?;
     let paused = (count()?, probe.generated()?);
     thread::sleep(Duration::from_millis(100));
     ensure!(
