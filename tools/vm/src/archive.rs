@@ -127,7 +127,7 @@ impl Archive {
 
         fs::create_dir_all(&debs).on("make", &debs)?;
         if let Some(bytes) = self.size(packages) {
-            println!(
+            crate::out!(
                 "downloading {} MiB: {}",
                 bytes.div_ceil(1 << 20),
                 names.join(", ")

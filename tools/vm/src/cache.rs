@@ -131,7 +131,7 @@ impl Cache {
         let path = self.dir.join(format!("{name}.lock"));
         let file = File::create(&path).on("write", &path)?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            eprintln!("waiting for another run that is making {name}");
+            crate::err!("waiting for another run that is making {name}");
             flock(&file, FlockOperation::LockExclusive)
                 .map_err(std::io::Error::from)
                 .on("lock", &path)?;

@@ -116,7 +116,7 @@ pub fn run(cache: &Cache, kind: Kind) -> Result<(Summary, Traced)> {
     let dir = cache.build().join("demo");
     let progress = Progress::begin(&format!("recording in a guest with the {kind} kernel"));
     let outcome = guest.run(cache, &dir.join("guest"), "demo", |line| {
-        eprintln!("  {line}");
+        crate::err!("  {line}");
     })?;
     progress.end(&format!("guest of {} MiB", outcome.peak_kib / 1024));
     if let Some(fault) = outcome.faults().first() {
@@ -152,7 +152,7 @@ pub fn run(cache: &Cache, kind: Kind) -> Result<(Summary, Traced)> {
     let traced = Traced::decode(&dir, auxrec)?;
     progress.end("done");
     for name in files.iter().chain(&["perl-calls.txt", "perl.svg"]) {
-        println!("{}", dir.join(name).display());
+        crate::out!("{}", dir.join(name).display());
     }
     Ok((summary, traced))
 }

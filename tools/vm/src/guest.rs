@@ -321,7 +321,7 @@ impl<'a> Guest<'a> {
             if !outcome.met_old_breakpoint() {
                 return Ok(outcome);
             }
-            println!(
+            crate::out!(
                 "a guest has met a breakpoint that is no longer there before tcg_int3.ko was loaded; it boots once more: {}",
                 dir.display()
             );

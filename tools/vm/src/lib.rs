@@ -8,6 +8,7 @@
 //! - [`suites`] holds the test suites, one module each. [`bench`] holds the measurements. [`verify`] runs all of both.
 //! - [`results`] reads their results: cases in KTAP and figures. It also writes the documents that are made of them.
 //! - [`demo`], [`trace`] and [`fuzz`] implement one command each.
+//! - [`output`] writes what a user reads, and accepts a reader that has gone.
 
 #![deny(missing_docs)]
 
@@ -20,6 +21,7 @@ pub mod fuzz;
 pub mod guest;
 pub mod kernel;
 pub mod modules;
+pub mod output;
 mod parallel;
 pub mod plugin;
 pub mod results;

@@ -199,7 +199,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             // Not `{:#}`: the message of an error already contains its cause.
-            eprintln!("error: {error}");
+            vm::err!("error: {error}");
             ExitCode::FAILURE
         }
     }
@@ -210,7 +210,7 @@ fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         Verb::Kernel { kinds } => {
             for kind in kinds {
-                println!("{}", Kernel::prepare(&cache, kind)?.dir.display());
+                vm::out!("{}", Kernel::prepare(&cache, kind)?.dir.display());
             }
         }
         Verb::Modules { kernel } => {
@@ -218,16 +218,16 @@ fn run(args: Args) -> Result<ExitCode> {
                 let kernel = Kernel::prepare(&cache, kind)?;
                 let built = modules::build(&cache, &kernel, Mode::Plain)?;
                 for warning in &built.warnings {
-                    eprintln!("{warning}");
+                    vm::err!("{warning}");
                 }
                 for file in &built.files {
-                    println!("{}", file.display());
+                    vm::out!("{}", file.display());
                 }
             }
         }
         Verb::RustAnalyzer { kernel } => {
             let kernel = Kernel::prepare(&cache, kernel.unwrap_or(Kind::Stock))?;
-            println!("{}", modules::rust_analyzer(&cache, &kernel)?.display());
+            vm::out!("{}", modules::rust_analyzer(&cache, &kernel)?.display());
         }
         Verb::Tools { arch } => build_tools(&cache, arch)?,
         Verb::Test {
@@ -245,7 +245,7 @@ fn run(args: Args) -> Result<ExitCode> {
                 cases: case,
             };
             let counts = suites::run(&cache, &plan)?;
-            println!("{}", counts.summary());
+            vm::out!("{}", counts.summary());
             if !counts.good() {
                 return Ok(ExitCode::FAILURE);
             }
@@ -326,9 +326,9 @@ fn run(args: Args) -> Result<ExitCode> {
             let (summary, traced) = demo::run(&cache, kernel.unwrap_or(Kind::Stock))?;
             let complaints = [summary.complaint(), traced.complaint()];
             for complaint in complaints.iter().flatten() {
-                eprintln!("error: {complaint}");
+                vm::err!("error: {complaint}");
             }
-            println!("{}\n{}", summary.line(), traced.line());
+            vm::out!("{}\n{}", summary.line(), traced.line());
             if complaints.iter().any(Option::is_some) {
                 return Ok(ExitCode::FAILURE);
             }
@@ -336,7 +336,7 @@ fn run(args: Args) -> Result<ExitCode> {
         Verb::Bench { part } => {
             let report = bench::run(&cache, part)?;
             for line in report.lines() {
-                println!("{line}");
+                vm::out!("{line}");
             }
             if report.misses() {
                 return Ok(ExitCode::FAILURE);
@@ -353,21 +353,21 @@ fn run(args: Args) -> Result<ExitCode> {
         }
         Verb::Mutants { case } => {
             let counts = mutants::run(&cache, &case)?;
-            println!("{}", counts.summary());
+            vm::out!("{}", counts.summary());
             if !counts.good() {
                 return Ok(ExitCode::FAILURE);
             }
         }
         Verb::Verify { part, since } => {
             let (page, good) = verify::run(&cache, &part, since.as_deref())?;
-            println!("{}", page.display());
+            vm::out!("{}", page.display());
             if !good {
                 return Ok(ExitCode::FAILURE);
             }
         }
         Verb::Coverage => {
-            println!("{}", coverage::write(&cache)?.display());
-            println!("{}", comparison::write(&cache)?.display());
+            vm::out!("{}", coverage::write(&cache)?.display());
+            vm::out!("{}", comparison::write(&cache)?.display());
         }
         Verb::Figures => {
             let documents = [figures::write(&cache)?, verify::document(&cache)?];
@@ -375,12 +375,12 @@ fn run(args: Args) -> Result<ExitCode> {
                 bail!("nothing is measured here: run make bench or make verify first");
             }
             for path in documents.iter().flatten() {
-                println!("{}", path.display());
+                vm::out!("{}", path.display());
             }
         }
         Verb::Fuzz { seconds, case } => {
             for line in fuzz::run(&cache, seconds, &case)? {
-                println!("{line}");
+                vm::out!("{line}");
             }
         }
         Verb::Update => kernel::forget(&cache)?,
@@ -403,7 +403,7 @@ fn build_tools(cache: &Cache, arch: Arch) -> Result<()> {
         }
     };
     for path in built.iter().map(|(_, path)| path).chain(&pages) {
-        println!("{}", path.display());
+        vm::out!("{}", path.display());
     }
     Ok(())
 }
@@ -416,25 +416,25 @@ fn traced(
     draw: Option<&str>,
 ) -> Result<ExitCode> {
     let dir = cache.build().join("trace");
-    let recorded = trace::record(cache, &dir, guest, command, plan, |line| println!("{line}"))?;
+    let recorded = trace::record(cache, &dir, guest, command, plan, |line| vm::out!("{line}"))?;
     let faults = recorded.outcome.faults();
     for fault in &faults {
-        eprintln!("error: {}: {}", fault.name, fault.reason);
+        vm::err!("error: {}: {}", fault.name, fault.reason);
     }
     match recorded.outcome.status {
         Some(0) | None => {}
-        Some(status) => eprintln!("The command ended with status {status}."),
+        Some(status) => vm::err!("The command ended with status {status}."),
     }
-    eprintln!(
+    vm::err!(
         "The guest ran {:.1} s. To see what it executed:",
         recorded.outcome.elapsed.as_secs_f64()
     );
     for data in std::iter::once(&recorded.data).chain(&recorded.vm) {
-        eprintln!("  perf script -i {} --call-trace", data.display());
+        vm::err!("  perf script -i {} --call-trace", data.display());
     }
     if let Some(function) = draw {
         let picture = dir.join(format!("{}.svg", function.replace('/', "_")));
-        eprintln!("{}", trace::draw(&recorded, function, &picture)?);
+        vm::err!("{}", trace::draw(&recorded, function, &picture)?);
     }
     let status = recorded.outcome.status.and_then(|s| u8::try_from(s).ok());
     Ok(ExitCode::from(match faults.is_empty() {
@@ -459,12 +459,12 @@ fn in_guest(cache: &Cache, mut guest: Guest<'_>, command: &str) -> Result<ExitCo
         guest = guest.program(&name, &path)?;
     }
     let dir = cache.build().join("guest");
-    let outcome = guest.run(cache, &dir, command, |line| println!("{line}"))?;
+    let outcome = guest.run(cache, &dir, command, |line| vm::out!("{line}"))?;
     let faults = outcome.faults();
     for fault in &faults {
-        eprintln!("error: {}: {}", fault.name, fault.reason);
+        vm::err!("error: {}: {}", fault.name, fault.reason);
     }
-    eprintln!(
+    vm::err!(
         "The guest ran {:.1} s and took {} MiB; its files are in {}, its console is {}.",
         outcome.elapsed.as_secs_f64(),
         outcome.peak_kib / 1024,

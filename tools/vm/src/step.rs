@@ -37,7 +37,7 @@ impl Progress {
         let start = Instant::now();
         let (stop, stopped) = channel::<()>();
         if !std::io::stderr().is_terminal() {
-            eprintln!("[     0 s] {what} …");
+            crate::err!("[     0 s] {what} …");
         }
         let text = what.to_owned();
         let ticker = std::thread::spawn(move || {
@@ -46,10 +46,9 @@ impl Progress {
             while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
                 let seconds = start.elapsed().as_secs();
                 if tty {
-                    eprint!("\r[{seconds:>6} s] {text} … ");
-                    let _ = std::io::stderr().flush();
+                    let _ = write!(std::io::stderr(), "\r[{seconds:>6} s] {text} … ");
                 } else {
-                    eprintln!("[{seconds:>6} s] {text} …");
+                    crate::err!("[{seconds:>6} s] {text} …");
                 }
             }
         });
@@ -69,7 +68,7 @@ impl Progress {
         } else {
             ""
         };
-        eprintln!(
+        crate::err!(
             "{clear}[{:>6.1} s] {}: {outcome}",
             self.start.elapsed().as_secs_f64(),
             self.what

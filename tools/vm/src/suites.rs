@@ -179,7 +179,7 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
             let case = Case::fail("start", &e.to_string());
             Case::suite(&suite.to_string(), vec![case])
         });
-        println!(
+        crate::out!(
             "{suite}: {} in {:.1} s",
             case.counts().summary(),
             start.elapsed().as_secs_f64()
@@ -191,11 +191,11 @@ pub fn run(cache: &Cache, plan: &Plan) -> Result<Counts> {
     fs::write(&path, ktap::write(&all)).on("write", &path)?;
     let total = Case::suite("all", all);
     print_failures(&total);
-    println!("What took the {} s:", begun.elapsed().as_secs());
+    crate::out!("What took the {} s:", begun.elapsed().as_secs());
     for line in longest(times).into_iter().chain(longest(step::ended())) {
-        println!("{line}");
+        crate::out!("{line}");
     }
-    println!("All results: {}", path.display());
+    crate::out!("All results: {}", path.display());
     Ok(total.counts())
 }
 
@@ -290,13 +290,13 @@ fn print_failures(total: &Case) {
         } else {
             format!(": {}", case.reason)
         };
-        println!("\nFAILED {path}{reason}");
+        crate::out!("\nFAILED {path}{reason}");
         let skip = case.log.len().saturating_sub(60);
         if skip > 0 {
-            println!("    ({skip} lines more before)");
+            crate::out!("    ({skip} lines more before)");
         }
         for line in &case.log[skip..] {
-            println!("    {line}");
+            crate::out!("    {line}");
         }
     });
 }

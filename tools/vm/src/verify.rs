@@ -181,7 +181,7 @@ pub fn run(cache: &Cache, names: &[String], since: Option<&str>) -> Result<(Path
             Some(outcome) => outcome,
             None => part.run(cache, &folder, &trees)?,
         };
-        println!(
+        crate::out!(
             "verify: {}: {}, {} s: {}",
             part.name,
             if outcome.good { "passed" } else { "FAILED" },
@@ -248,7 +248,7 @@ fn logged(mut command: Command, log: &Path) -> Result<(bool, String)> {
         for line in BufReader::new(out).split(b'\n') {
             let line = line.on("read", log)?;
             let line = String::from_utf8_lossy(&line);
-            println!("{line}");
+            crate::out!("{line}");
             writeln!(file, "{line}").on("write", log)?;
             if !line.trim().is_empty() {
                 last = line.trim().to_owned();

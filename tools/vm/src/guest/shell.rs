@@ -107,7 +107,7 @@ pub fn shell(
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    eprintln!("Booting the {} kernel; leave the guest with ctrl-D, end it at once with ctrl-A x. The console's log is {}.", kernel.kind, console.display());
+    crate::err!("Booting the {} kernel; leave the guest with ctrl-D, end it at once with ctrl-A x. The console's log is {}.", kernel.kind, console.display());
     let devices = match trace {
         true => Devices::TraceUnit,
         false => Devices::Plain,

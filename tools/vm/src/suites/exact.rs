@@ -244,7 +244,7 @@ fn programs_on(cache: &Cache, dir: &Path, kernel: &Kernel, filters: &[String]) -
     );
     let dir = dir.join("exact");
     // Prints each result at once, as all of them take minutes.
-    let live = |line: &str| println!("{line}");
+    let live = |line: &str| crate::out!("{line}");
     let outcome = traced.run(cache, &dir, &command, live)?;
     let config = kernel.build_dir().join(".config");
     let config = fs::read_to_string(&config).on("read", &config)?;

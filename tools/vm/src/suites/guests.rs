@@ -399,7 +399,7 @@ fn on_kernel(
         }
         let reason = reason.take();
         if line.starts_with("not ok") {
-            println!("{name}: {line}: {}", reason.unwrap_or_default());
+            crate::out!("{name}: {line}: {}", reason.unwrap_or_default());
         }
     };
     let mut guest = Guest::new(kernel, modules)?
