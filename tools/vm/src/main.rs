@@ -265,6 +265,8 @@ fn run(args: Args) -> Result<ExitCode> {
             let built = modules::build(&cache, &kernel, Mode::Plain)?;
             let mut guest = Guest::new(&kernel, &built.files)?
                 .timeout(Duration::from_secs(timeout))
+                // Else the suites of the drivers would run whenever the command loads them.
+                .append("kunit.enable=0")
                 .append(&append);
             for program in with {
                 guest = guest.installed(&program)?;
