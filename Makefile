@@ -10,7 +10,13 @@ ROOT := tools/vm/root.sh
 # A profile of its own: auxvm only waits for others, and the first call waits for its build.
 AUXVM := $(ROOT) run cargo run --quiet --locked --manifest-path $(CURDIR)/tools/Cargo.toml -p vm --profile vm \
 	--config 'profile.vm.inherits="dev"' --config 'profile.vm.debug=0' --config 'profile.vm.package."*".opt-level=0' --
-CASES := $(if $(CASE),--case '$(CASE)')
+# A value from the user as one word of the shell.
+quote = '$(subst ','\'',$1)'
+# OPTION VALUE, if there is a value.
+option = $(if $2,$1 $(call quote,$2))
+# The same for a list: one option for each word.
+options = $(foreach word,$2,$1 $(call quote,$(word)))
+CASES := $(call option,--case,$(CASE))
 
 define HELP
 auxpmu: Linux perf PMU drivers with AUX buffers, in Rust
@@ -68,7 +74,8 @@ Guests
   make trace CMD="…"  record a guest from its kernel's first instruction on: build/trace/perf.data
                       KERNEL=/path/bzImage: your own kernel; VM=1: also as a virtual machine
                       DRAW=do_sys_openat2: draw the first call of that function
-  Options: WITH="/usr/bin/perf …": programs to copy into the guest; TRACE=1: the trace unit
+  Options: WITH="/usr/bin/perf …": programs to copy into the guest, of the build root or else yours
+           TRACE=1: the trace unit
            CPUS=64; INTEL=1: an Intel processor; COUNTING=1: the clock counts instructions
            LINE="vdso=0": for the kernel's command line; SECONDS=600: time limit
 
@@ -97,15 +104,16 @@ debug:
 	@KERNEL=debug $(AUXVM) test --suite kunit --suite e2e $(CASES)
 
 adversary:
-	@$(AUXVM) adversary $(if $(SECONDS),--seconds $(SECONDS)) $(if $(OPERATIONS),--operations $(OPERATIONS)) $(if $(SEED),--seed $(SEED))
+	@$(AUXVM) adversary $(call option,--seconds,$(SECONDS)) $(call option,--operations,$(OPERATIONS)) $(call option,--seed,$(SEED))
 
 mutants:
 	@$(AUXVM) mutants $(CASES)
 
 # The viewers need a build root of their own.
+PARTS = $(call options,,$(PART)) $(call option,--since,$(SINCE))
 verify:
-	@$(AUXVM) verify $(PART) $(SINCE:%=--since %); good=$$?; \
-	$(if $(filter viewers,$(or $(PART),viewers)),RUNNER=viewers $(AUXVM) verify $(PART) $(SINCE:%=--since %) || good=1;) \
+	@$(AUXVM) verify $(PARTS); good=$$?; \
+	$(if $(filter viewers,$(or $(PART),viewers)),RUNNER=viewers $(AUXVM) verify $(PARTS) || good=1;) \
 	exit $$good
 
 litmus kbuild kunit matrix beside disk old selftests exact break conform aarch64 golden:
@@ -122,44 +130,54 @@ demo rust-analyzer update figures coverage:
 	@$(AUXVM) $@
 
 tools:
-	@$(AUXVM) tools $(ARCH:%=--arch %)
+	@$(AUXVM) tools $(call option,--arch,$(ARCH))
 
 # It builds nothing, so that root need not.
 PREFIX ?= /usr/local
 # The kernel's names of processors will do, too.
 MACHINE := $(patsubst x86,x86_64,$(patsubst arm64,aarch64,$(or $(ARCH),x86_64)))
 BUILT := build/target/$(MACHINE)-unknown-linux-gnu/release
-PROGRAMS := $(addprefix $(BUILT)/,auxrec auxview tracering) tools/auxrec/core-with-trace
-TO := $(DESTDIR)$(PREFIX)
+PROGRAMS := $(call options,,$(addprefix $(BUILT)/,auxrec auxview tracering)) tools/auxrec/core-with-trace
+TO := $(call quote,$(DESTDIR)$(PREFIX))
 install:
-	@test -f $(BUILT)/tracering -a -f build/tools/man1/auxrec.1 -a -f build/tools/man1/auxview.1 || { echo 'error: nothing is built for $(MACHINE) yet: run "make tools$(ARCH:%= ARCH=%)" first' >&2; exit 1; }
-	install -d '$(TO)/bin' '$(TO)/share/man/man1' '$(TO)/share/bash-completion/completions' \
-		'$(TO)/share/zsh/site-functions' '$(TO)/share/fish/vendor_completions.d'
-	install -m 755 $(PROGRAMS) '$(TO)/bin/'
-	install -m 644 build/tools/man1/*.1 '$(TO)/share/man/man1/'
+	@test -f $(call quote,$(BUILT)/tracering) -a -f build/tools/man1/auxrec.1 -a -f build/tools/man1/auxview.1 || { echo $(call quote,error: nothing is built for $(MACHINE) yet: run "make tools$(ARCH:%= ARCH=%)" first) >&2; exit 1; }
+	install -d $(TO)/bin $(TO)/share/man/man1 $(TO)/share/bash-completion/completions \
+		$(TO)/share/zsh/site-functions $(TO)/share/fish/vendor_completions.d
+	install -m 755 $(PROGRAMS) $(TO)/bin/
+	install -m 644 build/tools/man1/*.1 $(TO)/share/man/man1/
 	for program in auxrec auxview; do \
-		install -m 644 build/tools/completions/$$program.bash '$(TO)/share/bash-completion/completions/'$$program && \
-		install -m 644 build/tools/completions/_$$program '$(TO)/share/zsh/site-functions/' && \
-		install -m 644 build/tools/completions/$$program.fish '$(TO)/share/fish/vendor_completions.d/' || exit 1; \
+		install -m 644 build/tools/completions/$$program.bash $(TO)/share/bash-completion/completions/$$program && \
+		install -m 644 build/tools/completions/_$$program $(TO)/share/zsh/site-functions/ && \
+		install -m 644 build/tools/completions/$$program.fish $(TO)/share/fish/vendor_completions.d/ || exit 1; \
 	done
 
 shell:
 	@$(AUXVM) shell $(if $(TRACE),--trace)
 
 bench:
-	@$(AUXVM) bench $(PART)
+	@$(AUXVM) bench $(call options,,$(PART))
 
 fuzz:
-	@$(AUXVM) fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(CASES)
+	@$(AUXVM) fuzz $(call option,--seconds,$(SECONDS)) $(CASES)
 
-# The build root has only this folder: a kernel of the user's own is copied.
+# The build root sees its own files and this folder: what else the user names is copied below build/.
 IMAGE := $(if $(findstring /,$(KERNEL)),$(CURDIR)/build/bzImage)
+FILES := $(abspath $(WITH))
+define COPY
+rm -rf build/with; $(ROOT) make && root=$$($(ROOT) path) && for file in $(call options,,$(FILES)); do \
+	test -e "$$root$$file" || install -D -m 755 -- "$$file" "build/with$$file" || \
+		{ echo "error: cannot take along $$file of WITH: it must be a file here or in the build root" >&2; exit 1; }; \
+done
+endef
+GUEST = $(call options,--with,$(FILES)) $(call option,--cpus,$(CPUS)) $(call option,--append,$(LINE)) $(call option,--timeout,$(SECONDS))
 trace:
-	@$(if $(IMAGE),install -D -m 644 '$(KERNEL)' '$(IMAGE)')
-	@$(if $(IMAGE),env -u KERNEL) $(AUXVM) trace $(if $(IMAGE),--image '$(IMAGE)') $(if $(VM),--vm) $(if $(CPUS),--cpus $(CPUS)) $(if $(DRAW),--draw '$(DRAW)') $(WITH:%=--with %) $(if $(LINE),--append '$(LINE)') $(if $(SECONDS),--timeout $(SECONDS)) '$(CMD)'
+	@$(if $(IMAGE),install -D -m 644 -- $(call quote,$(KERNEL)) $(call quote,$(IMAGE)))
+	@$(if $(FILES),$(COPY))
+	@$(if $(IMAGE),env -u KERNEL) $(AUXVM) trace $(call option,--image,$(IMAGE)) $(if $(VM),--vm) $(call option,--draw,$(DRAW)) $(GUEST) -- $(call quote,$(CMD))
 
 guest:
-	@$(AUXVM) guest $(WITH:%=--with %) $(if $(INTEL),--intel) $(if $(COUNTING),--counting) $(if $(TRACE),--trace) $(if $(CPUS),--cpus $(CPUS)) $(if $(LINE),--append '$(LINE)') $(if $(SECONDS),--timeout $(SECONDS)) '$(CMD)'
+	@$(if $(FILES),$(COPY))
+	@$(AUXVM) guest $(if $(INTEL),--intel) $(if $(COUNTING),--counting) $(if $(TRACE),--trace) $(GUEST) -- $(call quote,$(CMD))
 
 programs:
 	@$(ROOT) run make -s -C $(CURDIR)/tools/e2e/programs O=$(CURDIR)/build/programs
@@ -169,8 +187,8 @@ kernels:
 
 ifdef KDIR
 modules clean:
-	@tools/vm/kdir.sh '$(KDIR)'
-	$(MAKE) -C '$(KDIR)' M='$(CURDIR)' $@
+	@tools/vm/kdir.sh $(call quote,$(KDIR))
+	$(MAKE) -C $(call quote,$(KDIR)) M='$(CURDIR)' $@
 else
 modules:
 	@$(AUXVM) modules

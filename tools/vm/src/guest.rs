@@ -162,9 +162,27 @@ impl<'a> Guest<'a> {
     /// # Errors
     ///
     /// When it or a library cannot be read.
-    pub fn installed(mut self, program: &Path) -> Result<Self> {
-        self.archive.program_from(&inner_path(program), program)?;
-        for library in libraries(program)? {
+    pub fn installed(self, program: &Path) -> Result<Self> {
+        self.copied(program, program)
+    }
+
+    /// Does the same for a program of the user. It may be outside of the build root. Then the Makefile has copied it below `build/with`.
+    ///
+    /// # Errors
+    ///
+    /// When it or a library cannot be read.
+    pub fn taken(self, cache: &Cache, program: &Path) -> Result<Self> {
+        let copy = cache.build().join("with").join(inner_path(program));
+        match copy.exists() {
+            true => self.copied(program, &copy),
+            false => self.copied(program, program),
+        }
+    }
+
+    /// Adds `file` under the path `program`, with the libraries that it needs.
+    fn copied(mut self, program: &Path, file: &Path) -> Result<Self> {
+        self.archive.program_from(&inner_path(program), file)?;
+        for library in libraries(file)? {
             self.archive.program_from(&inner_path(&library), &library)?;
         }
         Ok(self)
@@ -567,8 +585,16 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
             program: "ldd".to_owned(),
             source,
         })?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    if let Some(line) = text.lines().find(|line| line.contains("not found")) {
+        return Err(Error::Other(format!(
+            "{} cannot run in a guest: the build root lacks a library or a version of it: {}; link the program statically",
+            program.display(),
+            line.trim()
+        )));
+    }
     // ldd prints "libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x7f…)" and "/lib64/ld-linux-x86-64.so.2 (0x7f…)".
-    Ok(String::from_utf8_lossy(&out.stdout)
+    Ok(text
         .split_whitespace()
         .filter(|word| word.starts_with('/') && !word.ends_with(':'))
         .map(PathBuf::from)

@@ -75,7 +75,7 @@ enum Verb {
         /// How many seconds it may take
         #[arg(long, default_value_t = 120)]
         timeout: u64,
-        /// A program to take along, with its libraries: a path of the build root
+        /// A program to take along, with its libraries: a path of the build root, or of a copy below build/with
         #[arg(long = "with")]
         with: Vec<std::path::PathBuf>,
         /// Let the processor be Intel's, as perf wants it for intel_pt
@@ -108,7 +108,7 @@ enum Verb {
         /// How many seconds it may take
         #[arg(long, default_value_t = 900)]
         timeout: u64,
-        /// A program to take along, with its libraries: a path of the build root
+        /// A program to take along, with its libraries: a path of the build root, or of a copy below build/with
         #[arg(long = "with")]
         with: Vec<std::path::PathBuf>,
         /// More of the kernel's command line
@@ -269,7 +269,7 @@ fn run(args: Args) -> Result<ExitCode> {
                 .append("kunit.enable=0")
                 .append(&append);
             for program in with {
-                guest = guest.installed(&program)?;
+                guest = guest.taken(&cache, &program)?;
             }
             if intel {
                 guest = guest.intel();
@@ -304,7 +304,7 @@ fn run(args: Args) -> Result<ExitCode> {
                 .timeout(Duration::from_secs(timeout))
                 .append(&append);
             for program in with {
-                guest = guest.installed(&program)?;
+                guest = guest.taken(&cache, &program)?;
             }
             return traced(
                 &cache,
