@@ -23,7 +23,7 @@ auxpmu: Linux perf PMU drivers with AUX buffers, in Rust
 
 Start
   make demo           record traces on a stock Debian kernel, check and draw them: build/demo/
-  make test           run all tests; the last line has the numbers of passed and failed cases
+  make test           run most layers of tests; the last line has the numbers of passed and failed cases
   make check          the fast part of them: format, lints, tests of the tools
 
 Tests: one layer each (Documentation/testing.md)
@@ -116,15 +116,12 @@ verify:
 	$(if $(filter viewers,$(or $(PART),viewers)),RUNNER=viewers $(AUXVM) verify $(PARTS) || good=1;) \
 	exit $$good
 
-litmus kbuild kunit matrix beside disk old selftests exact break conform aarch64 golden:
+litmus kbuild kunit e2e matrix beside disk old selftests exact break conform aarch64 golden:
 	@$(AUXVM) test --suite $@ $(CASES)
 
 # It needs a browser, which comes with a build root of its own.
 viewers:
 	@RUNNER=viewers $(AUXVM) test --suite viewers
-
-e2e:
-	@$(AUXVM) test --suite e2e --suite matrix $(CASES)
 
 demo rust-analyzer update figures coverage:
 	@$(AUXVM) $@
