@@ -11,6 +11,7 @@ use anyhow::{ensure, Context, Result};
 use auxrec::sys::{page_size, Event, Field, Mapping};
 use perfdata::{Attr, Flags, Read, SampleType};
 
+use crate::events::probe::{area, bytes, rings};
 use crate::module;
 use crate::wait::wait_for;
 
@@ -109,8 +110,7 @@ impl Victim {
 
     /// Maps the event's rings.
     pub fn map(&mut self, pages: usize) -> Result<()> {
-        let base = base(&self.event).context("cannot map the data ring")?;
-        let aux = aux(&self.event, &base, pages).context("cannot map the AUX ring")?;
+        let (base, aux) = rings(&self.event, DATA_PAGES, pages, false)?;
         self.base = Some(base);
         self.aux = Some(aux);
         Ok(())
@@ -169,16 +169,9 @@ pub fn offset() -> u64 {
     bytes(1 + DATA_PAGES)
 }
 
-/// The length of `pages` pages.
-pub fn bytes(pages: usize) -> u64 {
-    u64::try_from(pages * page_size()).unwrap_or(0)
-}
-
 /// Maps an AUX area in non-overwrite mode.
 pub fn aux(event: impl AsFd, base: &Mapping, pages: usize) -> std::io::Result<Mapping> {
-    set(base, Field::AuxOffset, offset());
-    set(base, Field::AuxSize, bytes(pages));
-    Mapping::new(event, offset(), pages * page_size(), true)
+    area(event, base, pages, false)
 }
 
 /// Loads a word of a control page.

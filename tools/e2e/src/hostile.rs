@@ -23,8 +23,9 @@ use auxrec::sys::{page_size, Event, Field, Mapping};
 use perfdata::Attr;
 
 use crate::attack::{
-    attack, aux, base, bytes, offset, pinned, set, sleep, traced, Attack, Victim, DATA_PAGES,
+    attack, aux, base, offset, pinned, set, sleep, traced, Attack, Victim, DATA_PAGES,
 };
+use crate::events::probe::bytes;
 use crate::events::siblings;
 use crate::hotplug;
 use crate::wait::PATIENCE;

@@ -17,7 +17,7 @@ use rustix::thread::{sched_setaffinity, CpuSet};
 use crate::attack::{attack, sleep, traced, Attack, Victim};
 use crate::events::probe::Probe;
 use crate::ktap::Skip;
-use crate::module::{self, counter};
+use crate::module::{self, counter, lost};
 use crate::pattern;
 use crate::recorder::{accounted, end, with, Steps};
 use crate::recording::{
@@ -308,12 +308,6 @@ fn rolled_back_of(pmu: &str) -> Result<String> {
         );
     }
     Ok(format!("{pmu}: {TIMES} times, {committed} bytes"))
-}
-
-/// Bytes that a driver has counted as lost.
-fn lost(pmu: &str) -> Result<u64> {
-    let names = ["lost_no_space", "lost_gap", "lost_collision"];
-    names.into_iter().map(|name| counter(pmu, name)).sum()
 }
 
 /// Waits for trace without enabling the event.

@@ -27,7 +27,7 @@ use row::{rows, Mode, Reader, Row, SINKS};
 
 use crate::events::probe::Probe;
 use crate::model::Sink;
-use crate::module::{self, counter};
+use crate::module::{self, counter, LOST};
 
 /// How often a row with a reader that must keep up is tried: a guest may have no processor when the reader should read.
 const TRIES: u32 = 4;
@@ -103,11 +103,8 @@ fn sinks() -> Vec<Sink> {
 
 /// Bytes that the driver has reported lost, by cause.
 fn reported() -> Result<[u64; 3]> {
-    Ok([
-        counter("pattern", "lost_no_space")?,
-        counter("pattern", "lost_gap")?,
-        counter("pattern", "lost_collision")?,
-    ])
+    let [no_space, gap, collision] = LOST.map(|name| counter("pattern", name));
+    Ok([no_space?, gap?, collision?])
 }
 
 impl Row {

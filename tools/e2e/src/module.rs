@@ -79,6 +79,14 @@ pub fn counter(pmu: &str, name: &str) -> Result<u64> {
         .with_context(|| format!("{path} reads {text:?}"))
 }
 
+/// The counters of bytes that a driver has reported lost, by cause.
+pub const LOST: [&str; 3] = ["lost_no_space", "lost_gap", "lost_collision"];
+
+/// The bytes that the driver of a PMU has reported lost.
+pub fn lost(pmu: &str) -> Result<u64> {
+    LOST.into_iter().map(|name| counter(pmu, name)).sum()
+}
+
 /// The sum of a counter of all PMUs of the framework.
 pub fn total(name: &str) -> Result<u64> {
     let mut sum = 0;

@@ -10,8 +10,9 @@ use anyhow::{bail, ensure, Context, Result};
 use auxrec::sys::Event;
 use perfdata::Attr;
 
-use crate::attack::{bytes, software, traced, Victim, DUMMY};
+use crate::attack::{software, traced, Victim, DUMMY};
 use crate::bench::{commit, period, toggle};
+use crate::events::probe::bytes;
 use crate::module;
 use crate::workload::pin;
 

@@ -11,7 +11,7 @@ use perfdata::{Attr, Flags, Read};
 
 use crate::attack::{attack, random, sleep, Attack};
 use crate::events::probe::Probe;
-use crate::module::{self, counter};
+use crate::module::{self, counter, lost};
 
 /// The cases.
 pub const ALL: [Attack; 3] = [
@@ -52,12 +52,6 @@ fn read(probe: &mut Probe) -> Result<()> {
     probe.read_records()?;
     probe.read_trace(u64::MAX)?;
     Ok(())
-}
-
-/// Bytes that the driver has counted as lost.
-fn lost() -> Result<u64> {
-    let names = ["lost_no_space", "lost_gap", "lost_collision"];
-    names.into_iter().map(|name| counter(NAME, name)).sum()
 }
 
 /// Each byte that the sources have counted must be in an AUX area or be counted as lost. The frames of a source must be in order in each
@@ -108,7 +102,7 @@ fn rising(numbers: &[u64]) -> bool {
 fn last() -> Result<String> {
     module::with(NAME, || {
         const TIMES: usize = 10;
-        let before = lost()?;
+        let before = lost(NAME)?;
         let mut probes = open()?;
         for n in 0..TIMES {
             let (first, last) = (n % 2, 1 - n % 2);
@@ -135,7 +129,7 @@ fn last() -> Result<String> {
             );
             probes.iter_mut().try_for_each(read)?;
         }
-        let frames = accounted(&probes, lost()? - before)?;
+        let frames = accounted(&probes, lost(NAME)? - before)?;
         ensure!(frames.len() == 2, "frames of CPUs {frames:?}");
         Ok(format!("{TIMES} times, frames of each CPU: {frames:?}"))
     })
@@ -145,7 +139,7 @@ fn last() -> Result<String> {
 fn at_once() -> Result<String> {
     module::with(NAME, || {
         const TIMES: u64 = 150;
-        let before = (lost()?, counter(NAME, "begin_refused")?);
+        let before = (lost(NAME)?, counter(NAME, "begin_refused")?);
         let mut probes = open()?;
         thread::scope(|scope| {
             let mut seeds = [0, TIMES].into_iter();
@@ -167,7 +161,7 @@ fn at_once() -> Result<String> {
         })?;
         // The other CPU's last stop may have been later than the last read here.
         probes.iter_mut().try_for_each(read)?;
-        let lost = lost()? - before.0;
+        let lost = lost(NAME)? - before.0;
         let frames = accounted(&probes, lost)?;
         ensure!(
             counter(NAME, "begin_refused")? == before.1,

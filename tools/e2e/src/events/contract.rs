@@ -10,9 +10,10 @@ use auxrec::sys::{Event, Field, Mapping};
 use perfdata::Flags;
 
 use crate::attack::{
-    attack, aux, base, beside, bytes, get, records, set, sleep, software, traced, unpin, Attack,
-    Victim, DUMMY,
+    attack, aux, base, beside, get, records, set, sleep, software, traced, unpin, Attack, Victim,
+    DUMMY,
 };
+use crate::events::probe::bytes;
 use crate::events::sampling::faults;
 use crate::hotplug::{switch, ONLINE};
 use crate::ktap::Skip;

@@ -35,7 +35,7 @@ use crate::events::sampling::faults;
 use crate::events::siblings::{Setting, PAUSE, RESUME, START_PAUSED};
 use crate::ktap::Skip;
 use crate::module;
-use crate::module::counter;
+use crate::module::{counter, lost};
 use crate::stream;
 use crate::wait::PATIENCE;
 use crate::workload::pin;
@@ -197,13 +197,6 @@ fn watched() -> Result<[Setting; 4]> {
     ])
 }
 
-/// The counters of lost bytes.
-const LOST: [&str; 3] = ["lost_no_space", "lost_gap", "lost_collision"];
-
-fn lost() -> Result<u64> {
-    LOST.into_iter().map(|name| counter("pattern", name)).sum()
-}
-
 fn once(source: Source, way: Way) -> Result<String> {
     let _rate = match way {
         Way::Throttle => Some(Setting::change(
@@ -212,7 +205,7 @@ fn once(source: Source, way: Way) -> Result<String> {
         )?),
         _ => None,
     };
-    let (bytes, lost_before) = (counter("pattern", "bytes")?, lost()?);
+    let (bytes, lost_before) = (counter("pattern", "bytes")?, lost("pattern")?);
     let group = Group::new(source, way)?;
     let done = AtomicBool::new(false);
     let (mut probe, acted) = thread::scope(|scope| {
@@ -233,7 +226,7 @@ fn once(source: Source, way: Way) -> Result<String> {
     probe.read_trace(u64::MAX)?;
 
     let committed = counter("pattern", "bytes")? - bytes;
-    let lost = lost()? - lost_before;
+    let lost = lost("pattern")? - lost_before;
     exact(&probe, committed, lost)?;
 
     // No event overflows any more, because the siblings are closed.

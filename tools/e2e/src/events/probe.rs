@@ -294,14 +294,40 @@ impl Probe {
 /// # Errors
 /// The error of the kernel.
 pub fn map(event: impl AsFd, pages: usize, overwrite: bool) -> Result<(Mapping, Mapping)> {
-    let data = (1 + DATA_PAGES) * page_size();
-    let offset = bytes(1 + DATA_PAGES);
-    let base = Mapping::new(&event, 0, data, true).context("cannot map the data ring")?;
-    base.store(Field::AuxOffset, offset, Ordering::Release);
-    base.store(Field::AuxSize, bytes(pages), Ordering::Release);
-    let aux = Mapping::new(&event, offset, pages * page_size(), !overwrite)
+    rings(event, DATA_PAGES, pages, overwrite)
+}
+
+/// Does the same with a data ring of `data` pages.
+///
+/// # Errors
+/// The error of the kernel.
+pub fn rings(
+    event: impl AsFd,
+    data: usize,
+    pages: usize,
+    overwrite: bool,
+) -> Result<(Mapping, Mapping)> {
+    let base = Mapping::new(&event, 0, (1 + data) * page_size(), true)
+        .context("cannot map the data ring")?;
+    let aux = area(event, &base, pages, overwrite)
         .with_context(|| format!("cannot map an AUX ring of {pages} pages"))?;
     Ok((base, aux))
+}
+
+/// Maps an AUX area behind the data ring.
+///
+/// # Errors
+/// The error of the kernel.
+pub fn area(
+    event: impl AsFd,
+    base: &Mapping,
+    pages: usize,
+    overwrite: bool,
+) -> std::io::Result<Mapping> {
+    let offset = u64::try_from(base.len()).unwrap_or(u64::MAX);
+    base.store(Field::AuxOffset, offset, Ordering::Release);
+    base.store(Field::AuxSize, bytes(pages), Ordering::Release);
+    Mapping::new(event, offset, pages * page_size(), !overwrite)
 }
 
 /// The counters of `pattern`'s begins, for an error message.

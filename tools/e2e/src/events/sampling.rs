@@ -15,8 +15,9 @@ use pattern_codec::{verify_payload, Header, HEADER_LEN, PACKET_UNIT};
 use perfdata::{Attr, ReadFormat, SampleType};
 
 use crate::attack::{
-    attack, beside, bytes, get, set, sleep, software, traced, unpin, Attack, Victim, CPU_CLOCK,
+    attack, beside, get, set, sleep, software, traced, unpin, Attack, Victim, CPU_CLOCK,
 };
+use crate::events::probe::{bytes, rings};
 use crate::ktap::Skip;
 use crate::module::counter;
 use crate::wait::PATIENCE;
@@ -187,15 +188,7 @@ impl Case {
         attr.config = 1024 | self.packet << 40;
         attr.config2 = self.limit;
         let leader = Event::open(&attr, -1, 0)?;
-        let control = Mapping::new(&leader, 0, (1 + DATA_PAGES) * page_size(), true)?;
-        set(&control, Field::AuxOffset, bytes(1 + DATA_PAGES));
-        set(&control, Field::AuxSize, bytes(self.ring));
-        let _aux = Mapping::new(
-            &leader,
-            bytes(1 + DATA_PAGES),
-            self.ring * page_size(),
-            !self.overwrite,
-        )?;
+        let (control, _aux) = rings(&leader, DATA_PAGES, self.ring, self.overwrite)?;
         let period = if self.config == CPU_CLOCK {
             2_000_000 * slower
         } else {

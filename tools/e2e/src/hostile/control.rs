@@ -5,10 +5,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
-use auxrec::sys::{page_size, Event, Field, Mapping};
+use auxrec::sys::{Event, Field};
 use perfdata::Attr;
 
-use crate::attack::{base, beside, bytes, get, offset, random, set, sleep, traced, Victim};
+use crate::attack::{base, beside, get, random, set, sleep, traced, Victim};
+use crate::events::probe::{area, bytes};
 use crate::module;
 
 /// A reader writes all kinds of wrong values to `aux_tail`.
@@ -33,14 +34,7 @@ pub fn garbage_tail() -> Result<String> {
             event: Event::open(&attr, -1, 0)?,
         };
         let control = base(&victim.event)?;
-        set(&control, Field::AuxOffset, offset());
-        set(&control, Field::AuxSize, bytes(pages));
-        victim.aux = Some(Mapping::new(
-            &victim.event,
-            offset(),
-            pages * page_size(),
-            !overwrite,
-        )?);
+        victim.aux = Some(area(&victim.event, &control, pages, overwrite)?);
         let size = bytes(pages);
         let head = |add: u64| get(&control, Field::AuxHead).wrapping_add(add);
         let lie = |n: u64| {

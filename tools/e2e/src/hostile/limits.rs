@@ -8,11 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
-use auxrec::sys::{page_size, Event, Field, Mapping};
+use auxrec::sys::{Event, Field, Mapping};
 use perfdata::Attr;
 use rustix::process::{setrlimit, Resource, Rlimit};
 
-use crate::attack::{attack, bytes, get, set, traced, Attack};
+use crate::attack::{attack, get, set, traced, Attack};
+use crate::events::probe::{bytes, rings};
 use crate::events::siblings::Setting;
 
 /// The cases.
@@ -224,18 +225,6 @@ impl Terms {
 
 const EINVAL: i32 = 22;
 const EACCES: i32 = 13;
-
-/// Maps a data ring and an AUX ring of these numbers of pages.
-fn rings(event: &Event, data: usize, pages: usize, overwrite: bool) -> Result<(Mapping, Mapping)> {
-    let base = Mapping::new(event, 0, (1 + data) * page_size(), true)
-        .context("cannot map the data ring")?;
-    let at = bytes(1 + data);
-    set(&base, Field::AuxOffset, at);
-    set(&base, Field::AuxSize, bytes(pages));
-    let aux = Mapping::new(event, at, pages * page_size(), !overwrite)
-        .context("cannot map the AUX ring")?;
-    Ok((base, aux))
-}
 
 /// An event of a single thread, with an AUX ring of one page.
 struct Held {

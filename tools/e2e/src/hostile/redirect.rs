@@ -9,8 +9,8 @@ use anyhow::{bail, ensure, Context, Result};
 use auxrec::sys::{page_size, Event, Field, Mapping};
 use perfdata::Flags;
 
-use crate::attack::{aux, base, bytes, get, set, sleep, software, traced, unpin, Victim, DUMMY};
-use crate::events::probe::Probe;
+use crate::attack::{aux, base, get, sleep, software, traced, unpin, Victim, DUMMY};
+use crate::events::probe::{area, Probe};
 use crate::ktap::Skip;
 use crate::module;
 use crate::stream;
@@ -117,12 +117,9 @@ impl Shared {
         let attr = traced(pmu)?;
         let maker = Event::open(&attr, 0, cpu)?;
         maker.set_output(&ring)?;
-        let at = bytes(1 + DATA_PAGES);
-        set(&control, Field::AuxOffset, at);
-        set(&control, Field::AuxSize, bytes(pages));
-        let area = |event: &Event| Mapping::new(event, at, pages * page_size(), true);
-        let made = area(&maker).context("cannot map AUX by a redirected event")?;
-        let aux = area(&ring).context("cannot map AUX by another event")?;
+        let made =
+            area(&maker, &control, pages, false).context("cannot map AUX by a redirected event")?;
+        let aux = area(&ring, &control, pages, false).context("cannot map AUX by another event")?;
         drop((made, maker));
         Ok(Self(Probe::of(ring, &attr, control, aux, false)?))
     }

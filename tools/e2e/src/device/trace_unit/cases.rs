@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
-use auxrec::sys::{page_size, Event, Field, Mapping};
+use auxrec::sys::Event;
 use pattern_codec::{Piece, Reader};
 use perfdata::AuxFlags;
 
@@ -15,9 +15,9 @@ use super::{
     asked, attr, every_byte, faults, gone, lost, open, rows, sum, verify, with, DRIVER, MODULE,
     PACKET, PAGES,
 };
-use crate::attack::{attack, set, unpin, Attack, Named, CPU_CLOCK};
+use crate::attack::{attack, unpin, Attack, Named, CPU_CLOCK};
 use crate::device::kernel::{affinity, interrupt, of_driver, served_by, without_faults};
-use crate::events::probe::bytes;
+use crate::events::probe;
 use crate::events::sampling;
 use crate::hotplug;
 use crate::ktap::Skip;
@@ -137,11 +137,7 @@ fn sampled() -> Result<String> {
     }
     let attr = attr(20)?;
     let leader = Event::open(&attr, -1, 0).context("cannot open an event")?;
-    let control = Mapping::new(&leader, 0, (1 + sampling::DATA_PAGES) * page_size(), true)?;
-    set(&control, Field::AuxOffset, bytes(1 + sampling::DATA_PAGES));
-    set(&control, Field::AuxSize, bytes(RING));
-    let offset = bytes(1 + sampling::DATA_PAGES);
-    let _aux = Mapping::new(&leader, offset, RING * page_size(), false)?;
+    let (control, _aux) = probe::rings(&leader, sampling::DATA_PAGES, RING, true)?;
     let attr = sampling::sampler(CPU_CLOCK, 2_000_000, SIZE);
     let sibling = Event::open_in(&attr, -1, 0, Some(&leader)).context("cannot open the sampler")?;
     sibling.set_output(&leader)?;
