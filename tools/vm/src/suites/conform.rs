@@ -25,12 +25,13 @@ use std::time::Duration;
 use defects::{found, Defect, DEFECTS, FOUND_BY_PROGRAMS, LASTING};
 
 /// The units, as arguments for `conform`, and the names of their subtests.
-const UNITS: [(&str, &str); 7] = [
+const UNITS: [(&str, &str); 8] = [
     ("pattern/rate=4096/", "pattern, direct"),
     ("c_pattern/rate=4096/", "the driver in C"),
     ("minimal/interval=100/", "minimal"),
     ("pattern/rate=4096,sink=1/", "pattern, sg"),
     ("pattern/rate=4096,sink=2/", "pattern, flat"),
+    ("ramp/burst=64/", "ramp, of pmu_kunit"),
     ("soft_pt", "soft_pt"),
     ("trace_unit", "trace_unit"),
 ];
