@@ -29,6 +29,7 @@
 #include <linux/timekeeping.h>
 
 #include "c_aux.h"
+#include "c_old.h"
 #include "c_packet.h"
 
 /* c_broken.c includes this file and enables one of these defects. */
@@ -346,9 +347,9 @@ static enum hrtimer_restart c_pattern_tick(struct hrtimer *timer)
 	}
 
 	data = event->pmu_private;
-	if (C_DEFECT(resume_lost) && READ_ONCE(event->hw.aux_paused))
+	if (C_DEFECT(resume_lost) && c_aux_paused(event))
 		data->limit = 0;
-	if ((!READ_ONCE(event->hw.aux_paused) || C_DEFECT(pause_ignored)) &&
+	if ((!c_aux_paused(event) || C_DEFECT(pause_ignored)) &&
 	    c_pattern_generate(cp, event) &&
 	    !cp->buffer->overwrite) {
 		bool truncated = cp->full;
@@ -466,14 +467,14 @@ static int c_pattern_plan(struct perf_event *event, struct c_pattern_event *data
 	u64 tick;
 	u32 len;
 
-	if ((config1 & ~(C_PATTERN_DRY | C_PATTERN_MIN)) || event->attr.config3)
+	if ((config1 & ~(C_PATTERN_DRY | C_PATTERN_MIN)) || c_config3(event))
 		return -EINVAL;
 
 	rate = (rate ?: C_PATTERN_DEFAULT_KIB) * 1024;
 	len = (FIELD_GET(C_PATTERN_PACKET, config) ?: 1) * C_PACKET_UNIT;
 	data->burst = FIELD_GET(C_PATTERN_BURST, config);
 	if (!data->burst)
-		data->burst = max(div_u64(rate, C_PATTERN_TICKS_PER_SEC * len), 1);
+		data->burst = max(div_u64(rate, C_PATTERN_TICKS_PER_SEC * len), 1ULL);
 
 	tick = div64_u64(data->burst * len * NSEC_PER_SEC, rate);
 	if (tick < C_PATTERN_SHORTEST_TICK)
