@@ -30,6 +30,12 @@ impl Report {
         Self { done: 0, failed: 0 }
     }
 
+    /// Prints a document without subtests, and why there are none.
+    pub fn skip(reason: &str) {
+        say("KTAP version 1");
+        say(format_args!("1..0 # SKIP {reason}"));
+    }
+
     /// Begins a subtest with this number of cases.
     pub fn sub(&mut self, name: &str, cases: usize) -> Sub<'_> {
         say("    KTAP version 1");

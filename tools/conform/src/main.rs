@@ -104,6 +104,7 @@ fn main() -> ExitCode {
 
 /// Exit status if there is no PMU to test.
 const NOTHING: u8 = 4;
+const NONE: &str = "this machine has no PMU with an AUX area that this user can open";
 
 fn pmus() -> Result<ExitCode> {
     let found = discover::all();
@@ -115,7 +116,7 @@ fn pmus() -> Result<ExitCode> {
 
 fn none(found: &[Pmu]) -> Option<ExitCode> {
     found.is_empty().then(|| {
-        eprintln!("this machine has no PMU with an AUX area that this user can open: \"auxrec list\" says what there is");
+        eprintln!("{NONE}: \"auxrec list\" says what there is");
         ExitCode::from(NOTHING)
     })
 }
@@ -130,6 +131,7 @@ fn run(args: &Args) -> Result<ExitCode> {
             .collect::<Result<_>>()?,
     };
     if let Some(code) = none(&chosen) {
+        Report::skip(NONE);
         return Ok(code);
     }
     for pmu in &mut chosen {
