@@ -100,6 +100,9 @@ const GUEST_MODULES: [&str; 1] = ["overlay"];
 const OLD_SUITE: &str = "bookworm";
 const OLD: &str = "linux-image-6.1.";
 
+/// The package with the build system of kernel 6.1.
+const OLD_SCRIPTS: &str = "linux-kbuild-6.1";
+
 /// Modules that guests with kernel 6.1 need, in the order in which they are loaded.
 const OLD_MODULES: [&str; 6] = [
     "drivers/virtio/virtio.ko",
@@ -236,17 +239,18 @@ impl Kernel {
         })
     }
 
-    /// Debian's kernel 6.1, unmodified. The auxpmu modules need a later kernel.
+    /// Debian's kernel 6.1, unmodified, and its headers. The auxpmu modules need a later kernel.
     ///
     /// # Errors
     ///
     /// When the archive lacks it, or cannot be read.
     pub fn old(cache: &Cache) -> Result<Self> {
         let mirror = mirror()?;
-        let parts = [mirror.as_str(), OLD_SUITE, OLD, RECIPE];
+        let parts = [mirror.as_str(), OLD_SUITE, OLD, OLD_SCRIPTS, RECIPE];
         let parts = parts.into_iter().chain(OLD_MODULES);
-        let dir = cache.entry(&format!("kernel-old-{}", hash(parts)), |temporary, _| {
-            maker::old(cache, temporary)
+        let name = format!("kernel-old-{}", hash(parts));
+        let dir = cache.entry(&name, |temporary, place| {
+            maker::old(cache, temporary, place)
         })?;
         Ok(Self {
             given: Some(dir.join("bzImage")),

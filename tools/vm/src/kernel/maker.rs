@@ -4,8 +4,8 @@
 
 use super::config::{config_changes, config_lost};
 use super::{
-    archive, make_args, Kind, GUEST_MODULES, NOT_UNPACKED, OLD, OLD_MODULES, OLD_SUITE, RECIPE,
-    SELFTESTS,
+    archive, make_args, Kind, GUEST_MODULES, NOT_UNPACKED, OLD, OLD_MODULES, OLD_SCRIPTS,
+    OLD_SUITE, RECIPE, SELFTESTS,
 };
 use crate::archive::Archive;
 use crate::cache::{hash, Cache};
@@ -14,6 +14,7 @@ use crate::kernel::release::Release;
 use crate::kernel::symbols;
 use crate::step::{Log, Progress};
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -334,8 +335,8 @@ fn fetch(
     Ok(unpacked)
 }
 
-/// Fetches the image of kernel 6.1 and the modules of it that guests need. The modules are numbered in the order of loading.
-pub(super) fn old(cache: &Cache, temporary: &Path) -> Result<()> {
+/// Fetches the image of kernel 6.1, the modules of it that guests need, and the headers. The modules are numbered in the order of loading.
+pub(super) fn old(cache: &Cache, temporary: &Path, place: &Path) -> Result<()> {
     let progress = Progress::begin("fetching Debian's kernel 6.1");
     let log = Log::create(&cache.log("kernel-old.log"))?;
     let work = temporary.join("apt");
@@ -350,8 +351,16 @@ pub(super) fn old(cache: &Cache, temporary: &Path) -> Result<()> {
     });
     let newest =
         newest.ok_or_else(|| Error::Other(format!("{OLD_SUITE} has no package {OLD}…: {said}")))?;
-    archive.fetch(&log, &[newest], &work)?;
     let abi = newest.trim_start_matches("linux-image-");
+    let common = abi.trim_end_matches("-amd64");
+    let headers = format!("linux-headers-{abi}");
+    let packages = [
+        newest,
+        &headers,
+        &format!("linux-headers-{common}-common"),
+        OLD_SCRIPTS,
+    ];
+    archive.fetch(&log, &packages, &work)?;
     let image = work.join(format!("boot/vmlinuz-{abi}"));
     let to = temporary.join("bzImage");
     fs::rename(&image, &to).on("rename", &image)?;
@@ -363,6 +372,15 @@ pub(super) fn old(cache: &Cache, temporary: &Path) -> Result<()> {
         let to = modules.join(format!("{number}-{name}"));
         fs::rename(&from, &to).on("rename", &from)?;
     }
+    // The packages link each other by relative paths. Only this Makefile names an absolute one.
+    let makefile = work.join(format!("usr/src/{headers}/Makefile"));
+    let sources = format!("{}/usr/src/", place.display());
+    let text = read(&makefile)?.replace("/usr/src/", &sources);
+    fs::write(&makefile, text).on("write", &makefile)?;
+    let (from, to) = (work.join("usr"), temporary.join("usr"));
+    fs::rename(&from, &to).on("rename", &from)?;
+    let build = temporary.join("build");
+    symlink(format!("usr/src/{headers}"), &build).on("link", &build)?;
     fs::remove_dir_all(&work).on("remove", &work)?;
     progress.end(abi);
     Ok(())

@@ -1,21 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tests the recorder and `tracering` on Debian's unmodified kernel 6.1, without auxpmu modules. This kernel lacks file descriptors of
-//! threads (since 6.9), and cannot map buffers of tracefs (since 6.10).
+//! Tests the recorder, `tracering` and `conform` on Debian's unmodified kernel 6.1, without auxpmu modules. This kernel lacks file
+//! descriptors of threads (since 6.9), and cannot map buffers of tracefs (since 6.10).
+//!
+//! `conform` runs twice: first without any PMU that has an AUX area, then on `c_pattern`, our driver in C.
 
 use crate::cache::Cache;
 use crate::error::{OnFile, Result};
 use crate::guest::{Guest, Outcome};
 use crate::kernel::Kernel;
-use crate::results::ktap::Case;
-use crate::step::Progress;
+use crate::results::ktap::{self, Case};
+use crate::step::{Log, Progress};
 use crate::tools;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 /// How many events are written into a buffer of tracefs.
 const EVENTS: usize = 500;
+
+/// The driver in C, and the files that it is made of.
+const SOURCES: &str = "tools/bench/pmu";
+const DRIVER: [&str; 4] = ["c_aux.h", "c_old.h", "c_packet.h", "c_pattern.c"];
+const MODULE: &str = "c_pattern.ko";
 
 type Verdict = std::result::Result<String, String>;
 
@@ -27,8 +35,11 @@ type Verdict = std::result::Result<String, String>;
 pub fn run(cache: &Cache, dir: &Path) -> Result<Case> {
     let kernel = Kernel::old(cache)?;
     let programs = tools::build(cache)?;
+    let driver = build(cache, &kernel)?;
     let progress = Progress::begin("an older kernel");
-    let mut guest = Guest::new(&kernel, &[])?.timeout(Duration::from_secs(180));
+    let mut guest = Guest::new(&kernel, &[])?
+        .timeout(Duration::from_secs(3600))
+        .program(MODULE, &driver)?;
     for (program, path) in &programs {
         guest = guest.program(program, path)?;
     }
@@ -41,6 +52,18 @@ pub fn run(cache: &Cache, dir: &Path) -> Result<Case> {
         Case::judged("a process", to_its_end(&outcome, "process")?),
         Case::judged("a thread", to_its_end(&outcome, "thread")?),
         Case::judged("a buffer of tracefs", events(&outcome)?),
+        Case::judged(
+            "conform without an AUX PMU",
+            no_pmu(
+                &read(&outcome, "no-pmu.status")?,
+                &read(&outcome, "no-pmu")?,
+            ),
+        ),
+        conformity(&read(&outcome, "conform")?),
+        Case::judged(
+            "the driver in C is unloaded",
+            unloaded(&read(&outcome, "unloaded")?),
+        ),
     ];
     if let Some(fault) = outcome.faults().first() {
         cases.push(Case::fail(fault.name.as_str(), &fault.reason));
@@ -48,6 +71,31 @@ pub fn run(cache: &Cache, dir: &Path) -> Result<Case> {
     let suite = Case::suite("old", cases);
     progress.end(&suite.counts().summary());
     Ok(suite)
+}
+
+/// Builds the driver in C against the kernel's headers. The build system of 6.1 makes a module in the folder of its sources, so they are
+/// copied.
+///
+/// # Errors
+///
+/// When it does not compile.
+fn build(cache: &Cache, kernel: &Kernel) -> Result<PathBuf> {
+    let dir = cache.build().join("old");
+    fs::create_dir_all(&dir).on("make", &dir)?;
+    for name in DRIVER {
+        let from = cache.checkout().join(SOURCES).join(name);
+        fs::copy(&from, dir.join(name)).on("copy", &from)?;
+    }
+    let kbuild = dir.join("Kbuild");
+    fs::write(&kbuild, "obj-m := c_pattern.o\n").on("write", &kbuild)?;
+    let log = Log::create(&dir.with_extension("log"))?;
+    let mut make = Command::new("make");
+    make.arg("-C")
+        .arg(kernel.build_dir())
+        .arg(format!("M={}", dir.display()))
+        .args(["CC=gcc-14", "modules"]);
+    log.run("building the driver in C for kernel 6.1", &mut make)?;
+    Ok(dir.join(MODULE))
 }
 
 /// The guest's command. It records a sleeping program, once by its process ID and once by its thread ID. The recording must end when the
@@ -71,6 +119,10 @@ mkdir $instance
 for i in $(seq {EVENTS}); do echo number $i >$instance/trace_marker; done
 tracering -i old cat --drain >/out/events 2>/out/events.errors; echo $? >/out/events.status
 tracering -i old stat >/out/stat 2>/out/stat.errors; echo $? >/out/stat.status
+conform >/out/no-pmu 2>&1; echo $? >/out/no-pmu.status
+insmod /bin/{MODULE}
+conform --patience 300 --pmu c_pattern/rate=4096/ >/out/conform 2>&1
+rmmod {MODULE} >/out/unloaded 2>&1; echo $? >>/out/unloaded
 exit 0"
         )
 }
@@ -84,6 +136,33 @@ fn release(said: &str) -> Verdict {
     match said.strip_prefix("6.1.") {
         Some(_) => Ok(said.trim().to_owned()),
         None => Err(format!("it is {said}")),
+    }
+}
+
+/// `conform` must skip with a status of its own where no PMU has an AUX area.
+fn no_pmu(status: &str, said: &str) -> Verdict {
+    match (
+        status.trim(),
+        said.contains("1..0 # SKIP this machine has no PMU"),
+    ) {
+        ("4", true) => Ok(said.to_owned()),
+        _ => Err(format!("it ends with {status}: {said}")),
+    }
+}
+
+/// The suite of the cases that `conform` reports on the driver in C.
+fn conformity(said: &str) -> Case {
+    let cases = match ktap::parse(said).pop() {
+        Some(unit) if !unit.children.is_empty() => unit.children,
+        _ => vec![Case::fail("start", &format!("conform says: {said}"))],
+    };
+    Case::suite("conform on the driver in C", cases)
+}
+
+fn unloaded(said: &str) -> Verdict {
+    match said {
+        "0\n" => Ok("no event is left".to_owned()),
+        _ => Err(format!("rmmod ends with {said}")),
     }
 }
 
