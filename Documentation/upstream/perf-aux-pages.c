@@ -120,7 +120,7 @@ int main(int argc, char **argv)
 	put(DEBUGFS "fail_page_alloc/min-order", "0");
 	for (number = 1; number < 1000 && !map(type, number); number++)
 		;
-	/* kmemleak reports only memory that is 5 seconds old. An area of memory may still be found in a register at first. */
+	/* kmemleak reports only memory that is 5 seconds old. The first scan may still find an old pointer. */
 	sleep(6);
 	leaked();
 	found = leaked();

@@ -5,7 +5,8 @@
  *
  *	gcc -Wall -o tracefs-backup tracefs-backup.c && ./tracefs-backup copied
  *
- * It removes the instance. The line ends with "as documented" or with "DEFECT".
+ * It removes the instance. The line ends with "as documented" or with "DEFECT". On a kernel with KASAN it can count nothing: kmemleak
+ * shows the defect there.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,7 +56,12 @@ int main(int argc, char **argv)
 		die(dir);
 	sleep(2);
 	of_backup -= files();
+	/* KASAN keeps memory that was freed, and then the numbers say nothing. */
+	if (of_own < SOME) {
+		fprintf(stderr, "an ordinary instance has freed %ld event files: nothing can be counted\n", of_own);
+		return 1;
+	}
 	printf("removal frees the event files: %ld of an ordinary instance, %ld of a backup: %s\n", of_own,
-	       of_backup, of_own > SOME && of_backup < SOME ? "DEFECT" : "as documented");
+	       of_backup, of_backup < SOME ? "DEFECT" : "as documented");
 	return 0;
 }
