@@ -58,39 +58,40 @@ fn rig(pmu: &Pmu, place: Place, start: u32, actions: &[(u32, u64)]) -> Result<(R
     Ok((rig, others))
 }
 
-/// The bytes that an event makes while this thread works for so many stretches.
-fn traced(pmu: &Pmu, place: Place, start: u32, stretches: u32) -> Result<u64> {
-    let (mut rig, _) = rig(pmu, place, start, &[])?;
+/// Enables an event once, works for so many stretches, disables it and reads its trace.
+fn ran(pmu: &Pmu, place: Place, start: u32, actions: &[(u32, u64)], stretches: u32) -> Result<Rig> {
+    let (mut rig, _others) = rig(pmu, place, start, actions)?;
     rig.event.enable()?;
     for _ in 0..stretches {
         work();
     }
     rig.event.disable()?;
-    rig.drain()?;
-    Ok(rig.head())
+    rig.read()?;
+    Ok(rig)
 }
 
-/// Stretches of work in which an event that is not paused makes twice as much trace as one that is paused may: a page. A unit may write its
-/// state when it is configured.
-fn enough(pmu: &Pmu, place: Place) -> Result<u32> {
+/// Finds how many stretches of work an event needs that makes trace, and returns the event, too. It makes twice as much as an event that is
+/// paused may, which is less than a page: a unit may write its state when it starts. So the event starts once only.
+fn enough(pmu: &Pmu, place: Place, start: u32, actions: &[(u32, u64)]) -> Result<(u32, Rig)> {
     let end = Instant::now() + patience();
     let mut stretches = 10;
     loop {
-        let bytes_of = traced(pmu, place, 0, stretches)?;
-        if bytes_of >= bytes(2) {
-            return Ok(stretches);
+        let rig = ran(pmu, place, start, actions, stretches)?;
+        if rig.head() >= bytes(2) {
+            return Ok((stretches, rig));
         }
         ensure!(
             Instant::now() < end,
-            "it is not paused, and traces {bytes_of} bytes in {stretches} stretches of work"
+            "tracing: not in {stretches} stretches of work, {} bytes",
+            rig.head()
         );
         stretches = stretches.saturating_mul(2);
     }
 }
 
 fn paused(pmu: &Pmu, place: Place) -> Result<String> {
-    let stretches = enough(pmu, place)?;
-    let head = traced(pmu, place, START, stretches)?;
+    let (stretches, _) = enough(pmu, place, 0, &[])?;
+    let head = ran(pmu, place, START, &[], stretches)?.head();
     ensure!(
         head < bytes(1),
         "{head} bytes were traced in {stretches} stretches of work"
@@ -99,7 +100,7 @@ fn paused(pmu: &Pmu, place: Place) -> Result<String> {
 }
 
 fn pauses(pmu: &Pmu, place: Place) -> Result<String> {
-    let stretches = enough(pmu, place)?;
+    let (stretches, _) = enough(pmu, place, 0, &[])?;
     // The sibling overflows after 50 ms for the first time. From then on the event is paused.
     let (mut rig, _others) = rig(pmu, place, 0, &[(PAUSE, 50_000_000)])?;
     rig.event.enable()?;
@@ -134,16 +135,13 @@ fn pauses(pmu: &Pmu, place: Place) -> Result<String> {
 }
 
 fn resumes(pmu: &Pmu, place: Place) -> Result<String> {
-    let (mut rig, _others) = rig(pmu, place, START, &[(RESUME, 20_000_000)])?;
-    rig.event.enable()?;
-    // More than the state of a unit.
-    rig.traces(bytes(2))?;
+    let (_, mut rig) = enough(pmu, place, START, &[(RESUME, 20_000_000)])?;
     rig.settles()?;
     rig.is_exact()
 }
 
 fn stays(pmu: &Pmu, place: Place) -> Result<String> {
-    let stretches = enough(pmu, place)?;
+    let (stretches, _) = enough(pmu, place, 0, &[])?;
     let (mut rig, _) = rig(pmu, place, START, &[])?;
     for _ in 0..10 {
         rig.event.enable()?;
