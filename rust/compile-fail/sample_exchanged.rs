@@ -12,7 +12,7 @@ use perf::{
 };
 
 /// perf would take the length of the one for that of the other.
-pub fn exchange<'a>(sample: Sample<'a>, other: Sample<'_>) -> Copied<'a> {
+pub fn exchange<'a, 'b>(sample: Sample<'a>, other: Sample<'b>) -> Copied<'a> {
     let _ = sample.skip();
 
     other.skip()

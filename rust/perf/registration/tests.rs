@@ -428,8 +428,13 @@ mod cases {
     }
 
     /// Suspends and resumes the CPU that this runs on, which comes online in between.
+    ///
+    /// # Safety
+    ///
+    /// `data` must be a [`Suspended`]. This must run in a task that stays on its CPU, during which
+    /// no CPU comes or goes.
     unsafe extern "C" fn suspend(data: *mut c_void) -> c_int {
-        // SAFETY: The test passes a `Suspended`, which stays until this has run on all CPUs.
+        // SAFETY: The caller guarantees that this is a `Suspended`.
         let Suspended { registered, wrong } = unsafe { &*data.cast_const().cast() };
         // SAFETY: Reading the number of the current CPU has no requirements.
         let cpu = unsafe { bindings::raw_smp_processor_id() };
@@ -470,7 +475,8 @@ mod cases {
         };
         let data = ptr::from_ref(&suspended).cast_mut().cast();
 
-        // SAFETY: `suspend()` takes a `Suspended`, which stays until the call returns.
+        // SAFETY: `suspend()` gets a `Suspended`, which stays until the call returns, in a task on
+        // each CPU that is online. No CPU comes or goes meanwhile.
         unsafe { bindings::rust_perf_on_each_cpu(Some(suspend), data) };
         assert_eq!(suspended.wrong.load(Relaxed), 0);
         Ok(())
