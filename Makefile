@@ -4,7 +4,7 @@
 # cache (${XDG_CACHE_HOME:-~/.cache}/auxpmu).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench figures coverage fuzz check litmus kbuild kunit e2e matrix beside disk old selftests exact break conform adversary mutants verify aarch64 golden viewers debug modules tools install shell guest trace programs rust-analyzer kernels update clean clean-cache
+.PHONY: help demo test bench figures coverage fuzz check litmus kbuild kunit e2e matrix beside disk old selftests stress exact break conform adversary mutants verify aarch64 golden viewers debug modules tools install shell guest trace programs rust-analyzer kernels update clean clean-cache
 
 ROOT := tools/vm/root.sh
 # A profile of its own: auxvm only waits for others, and the first call waits for its build.
@@ -34,8 +34,9 @@ Tests: one layer each (Documentation/testing.md)
   make matrix         each sink of pattern in each mode, with AUX areas and readers of each kind
   make beside         the recorder beside stock perf, on the same driver
   make disk           recordings to slow and failing disks, and with a loss of power
-  make old            recorder and tracering on Debian's kernel 6.1
+  make old            recorder, tracering and conform on Debian's kernel 6.1
   make selftests      the kernel's own tests of tracefs and perf, with our PMUs
+  make stress         Debian's stress-ng counts perf's events while our PMUs trace it
   make exact          decoders show exactly what was executed
   make golden         the recorder beside stock perf, on described machines with other hardware
   make break          pattern with defects: the matrix must name each
@@ -116,7 +117,7 @@ verify:
 	$(if $(filter viewers,$(or $(PART),viewers)),RUNNER=viewers $(AUXVM) verify $(PARTS) || good=1;) \
 	exit $$good
 
-litmus kbuild kunit e2e matrix beside disk old selftests exact break conform aarch64 golden:
+litmus kbuild kunit e2e matrix beside disk old selftests stress exact break conform aarch64 golden:
 	@$(AUXVM) test --suite $@ $(CASES)
 
 # It needs a browser, which comes with a build root of its own.

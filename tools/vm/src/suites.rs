@@ -37,6 +37,7 @@ pub mod old;
 pub mod panics;
 pub mod readers;
 pub mod selftests;
+pub mod stress;
 pub mod template;
 
 /// A test suite: one layer of the tests.
@@ -58,10 +59,12 @@ pub enum Suite {
     Beside,
     /// Recordings to a disk that is slow or fails, or whose machine loses its power.
     Disk,
-    /// Recorder and `tracering` on an older Debian kernel.
+    /// Recorder, `tracering` and `conform` on an older Debian kernel.
     Old,
     /// The kernel's own tests of tracefs and perf.
     Selftests,
+    /// Debian's stress-ng counts events of perf while our units trace it.
+    Stress,
     /// Decoders find in `soft_pt`'s trace the instructions that programs have executed.
     Exact,
     /// Rows of the matrix find the deliberate defects of a driver.
@@ -78,7 +81,7 @@ pub enum Suite {
 
 impl Suite {
     /// All suites: those that find most in a short time, then the long ones. Two run in parallel, so the short ones at the end fill the time.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Host,
         Self::Litmus,
         Self::Kbuild,
@@ -94,13 +97,14 @@ impl Suite {
         Self::Disk,
         Self::Old,
         Self::Aarch64,
+        Self::Stress,
         Self::Viewers,
     ];
 
-    /// The suites of `make test`: all but those that build for another processor, or need another build root.
+    /// The suites of `make test`: all but those that build for another processor, or need programs that the build root lacks.
     #[must_use]
     pub fn usual() -> Vec<Self> {
-        let usual = |suite: &Self| !matches!(suite, Self::Aarch64 | Self::Viewers);
+        let usual = |suite: &Self| !matches!(suite, Self::Aarch64 | Self::Stress | Self::Viewers);
         Self::ALL.into_iter().filter(usual).collect()
     }
 }
@@ -118,6 +122,7 @@ impl fmt::Display for Suite {
             Self::Disk => "disk",
             Self::Old => "old",
             Self::Selftests => "selftests",
+            Self::Stress => "stress",
             Self::Exact => "exact",
             Self::Break => "break",
             Self::Conform => "conform",
@@ -212,6 +217,7 @@ impl Suite {
                 | Self::Disk
                 | Self::Old
                 | Self::Selftests
+                | Self::Stress
                 | Self::Exact
                 | Self::Break
                 | Self::Conform
@@ -233,6 +239,7 @@ impl Suite {
             Self::Disk => disk::run(cache, dir, &kernels.get(Kind::Lean)?),
             Self::Old => old::run(cache, dir),
             Self::Selftests => selftests::run(cache, dir, &kernels.get(Kind::Stock)?),
+            Self::Stress => stress::run(cache, dir, &kernels.get(chosen(plan, Kind::Stock))?),
             Self::Exact => {
                 let kernel = kernels.get(chosen(plan, Kind::Lean))?;
                 let stock = kernels.get(Kind::Stock)?;

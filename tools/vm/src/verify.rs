@@ -36,7 +36,7 @@ const fn part(name: &'static str, args: &'static str) -> Part {
 }
 
 /// All parts. Those that fail soonest are first.
-const PARTS: [Part; 40] = [
+const PARTS: [Part; 41] = [
     part("test", "test"),
     // Suites of which `make test` runs only some cases, or none.
     part("host", "test --suite host"),
@@ -45,6 +45,7 @@ const PARTS: [Part; 40] = [
     part("beside", "test --suite beside"),
     part("aarch64", "test --suite aarch64"),
     part("golden", "test --suite golden"),
+    part("stress", "test --suite stress"),
     part("conform", "test --suite conform"),
     part("exact", "test --suite exact"),
     part("rt-kbuild", "test --suite kbuild --kernel rt"),
