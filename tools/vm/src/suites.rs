@@ -238,7 +238,7 @@ impl Suite {
             Self::Beside => guests::beside(cache, dir, kernels, plan),
             Self::Disk => disk::run(cache, dir, &kernels.get(Kind::Lean)?),
             Self::Old => old::run(cache, dir),
-            Self::Selftests => selftests::run(cache, dir, &kernels.get(Kind::Stock)?),
+            Self::Selftests => selftests::run(cache, dir, &kernels.get(chosen(plan, Kind::Stock))?),
             Self::Stress => stress::run(cache, dir, &kernels.get(chosen(plan, Kind::Stock))?),
             Self::Exact => {
                 let kernel = kernels.get(chosen(plan, Kind::Lean))?;

@@ -36,7 +36,7 @@ const fn part(name: &'static str, args: &'static str) -> Part {
 }
 
 /// All parts. Those that fail soonest are first.
-const PARTS: [Part; 41] = [
+const PARTS: [Part; 43] = [
     part("test", "test"),
     // Suites of which `make test` runs only some cases, or none.
     part("host", "test --suite host"),
@@ -58,6 +58,8 @@ const PARTS: [Part; 41] = [
         "rt-exact-kernel",
         "test --suite exact --kernel rt --case code --case guest --case pairs --case samples",
     ),
+    part("debug-selftests", "test --suite selftests --kernel debug"),
+    part("debug-stress", "test --suite stress --kernel debug"),
     part("debug-kbuild", "test --suite kbuild --kernel debug"),
     part("debug-kunit", "test --suite kunit --kernel debug"),
     part("debug-matrix", "test --suite matrix --kernel debug"),
