@@ -38,6 +38,8 @@ pub fn run(cache: &Cache, dir: &Path) -> Result<Case> {
     let driver = build(cache, &kernel)?;
     let progress = Progress::begin("an older kernel");
     let mut guest = Guest::new(&kernel, &[])?
+        // 7.3 has no such mode any more.
+        .append("preempt=none")
         .timeout(Duration::from_secs(3600))
         .program(MODULE, &driver)?;
     for (program, path) in &programs {
@@ -48,6 +50,10 @@ pub fn run(cache: &Cache, dir: &Path) -> Result<Case> {
         Case::judged(
             "it is an older kernel",
             release(&read(&outcome, "release")?),
+        ),
+        Case::judged(
+            "it preempts no kernel code",
+            modes(&read(&outcome, "preempt")?),
         ),
         Case::judged("a process", to_its_end(&outcome, "process")?),
         Case::judged("a thread", to_its_end(&outcome, "thread")?),
@@ -101,7 +107,8 @@ fn build(cache: &Cache, kernel: &Kernel) -> Result<PathBuf> {
 /// The guest's command. It records a sleeping program, once by its process ID and once by its thread ID. The recording must end when the
 /// program has ended. A recording that does not end is killed, so that the other cases run.
 fn command() -> String {
-    let mut command = "uname -r >/out/release\n".to_owned();
+    let mut command =
+        "uname -r >/out/release\ncat /sys/kernel/debug/sched/preempt >/out/preempt\n".to_owned();
     for (name, option) in [("process", "-p"), ("thread", "-t")] {
         command += &format!(
             "sleep 3 & target=$!
@@ -136,6 +143,14 @@ fn release(said: &str) -> Verdict {
     match said.strip_prefix("6.1.") {
         Some(_) => Ok(said.trim().to_owned()),
         None => Err(format!("it is {said}")),
+    }
+}
+
+/// The kernel marks the mode that it is in.
+fn modes(said: &str) -> Verdict {
+    match said.contains("(none)") {
+        true => Ok(said.trim().to_owned()),
+        false => Err(format!("its mode is another: {said}")),
     }
 }
 
