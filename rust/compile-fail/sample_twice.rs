@@ -14,10 +14,7 @@ use perf::{
 };
 
 /// Copies twice into the space for one copy.
-pub fn copy<'a, T: AuxPmu>(
-    transaction: &mut Transaction<'_, T>,
-    sample: Sample<'a>,
-) -> Copied<'a> {
+pub fn copy<'a, T: AuxPmu>(transaction: &mut Transaction<'_, T>, sample: Sample<'a>) -> Copied<'a> {
     let _ = sample.copy_written(transaction);
 
     sample.copy_written(transaction)

@@ -93,8 +93,7 @@ impl<'a> Sample<'a> {
         //   `transaction` exists, by the invariant of `Transaction`.
         // - `record` is what perf passed, by the type invariant; `len` is at least 1 and at most
         //   the area and the space of the record.
-        let copied =
-            unsafe { (self.copy)(transaction.handle(), self.record, to.retreat(len), to) };
+        let copied = unsafe { (self.copy)(transaction.handle(), self.record, to.retreat(len), to) };
         Copied::new(copied)
     }
 

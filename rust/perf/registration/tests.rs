@@ -466,7 +466,10 @@ mod cases {
         first.set(CpuId::from_u32(0).ok_or(EINVAL)?);
         let description = Description::new(c"kunit_suspend").scope(Scope::Cpus(&first));
         let pmu = crate::Registration::new(description, Steady)?;
-        let Owner::Own { _registered: handle } = &*pmu._owned else {
+        let Owner::Own {
+            _registered: handle,
+        } = &*pmu._owned
+        else {
             return Err(EINVAL);
         };
         let suspended = Suspended {

@@ -307,10 +307,8 @@ impl<T: AuxPmu, C: Core> Inner<T, C> {
         let event = unsafe { Event::<T>::from_raw(self.event.ok_or(Failure::Busy)?) };
 
         self.counting_timer = None;
-        let count = state
-            .driver()
-            .count_start(&mut Counting::new(&event, cpu, &mut self.counting_timer));
-        match count {
+        let mut counting = Counting::new(&event, cpu, &mut self.counting_timer);
+        match state.driver().count_start(&mut counting) {
             Ok(count) => {
                 self.counting = Some(count);
                 Ok(())
