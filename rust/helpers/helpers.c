@@ -11,7 +11,6 @@
 #include <linux/interrupt.h>
 #include <linux/io.h>
 #include <linux/mm.h>
-#include <linux/module.h>
 #include <linux/preempt.h>
 #include <linux/rcupdate.h>
 #include <linux/slab.h>
@@ -100,15 +99,6 @@ ssize_t rust_perf_text_show(struct device *device, struct device_attribute *attr
 		container_of(attr, struct perf_pmu_events_attr, attr);
 
 	return sysfs_emit(page, "%s\n", text->event_str);
-}
-
-/*
- * Whether @code stays while the module does. Code of its init section does not.
- * NULL is the kernel itself.
- */
-bool rust_perf_module_contains(const struct module *module, const void *code)
-{
-	return !module || within_module_core((unsigned long)code, module);
 }
 
 /* The order that rb_alloc_aux_page() stores in the first page of a chunk. */

@@ -134,7 +134,6 @@ ssize_t rust_perf_cpumask_emit(char *page, const struct cpumask *mask);
 ssize_t rust_perf_cpu_emit(char *page, unsigned int cpu);
 ssize_t rust_perf_text_show(struct device *device, struct device_attribute *attr,
 			    char *page);
-bool rust_perf_module_contains(const struct module *module, const void *code);
 unsigned long rust_perf_page_order(void *address);
 phys_addr_t rust_perf_virt_to_phys(void *address);
 void *rust_perf_vmap(void **addresses, unsigned int nr);

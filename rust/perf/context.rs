@@ -9,17 +9,13 @@
 //!
 //! A driver may drop a value in either. What must be freed in the first kind is in [`DropInTask`].
 
-use crate::{
-    bindings,
-    module_ref, //
-};
+use crate::bindings;
 use core::{
     mem::ManuallyDrop,
     ops::{
         Deref,
         DerefMut, //
-    },
-    ptr, //
+    }, //
 };
 use kernel::{
     container_of,
@@ -28,8 +24,7 @@ use kernel::{
     types::{
         NotThreadSafe,
         Opaque, //
-    },
-    ModuleMetadata, //
+    }, //
 };
 
 /// Proof of running on one CPU with interrupts off.
@@ -152,38 +147,17 @@ struct Node<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> DropInTask<T> {
-    /// For code of the module `M`. [`EINVAL`] if the caller is compiled into another module.
-    ///
-    /// Context: task, may sleep.
-    pub(crate) fn new<M: ModuleMetadata>(value: T) -> Result<Self> {
-        // CAST: The address of the function.
-        let module = module_ref::containing::<M>(Node::<T>::free as *const ())?;
-
-        // SAFETY: Just checked.
-        unsafe { Self::in_module(value, module) }
-    }
-
-    /// For code of this crate's module.
-    ///
     /// Context: task, may sleep.
     ///
     /// # Safety
     ///
-    /// The caller must be compiled into this crate's module: it is not generic, and never inlined.
-    pub(crate) unsafe fn of_this_crate(value: T) -> Result<Self> {
-        // SAFETY: The caller guarantees that this function, which is generic, is compiled into this
-        // crate's module for it.
-        unsafe { Self::in_module(value, ptr::null_mut()) }
-    }
-
-    /// # Safety
-    ///
-    /// `module` must contain [`Node::free`]. Null is this crate's module.
-    unsafe fn in_module(value: T, module: *mut bindings::module) -> Result<Self> {
+    /// `module` must be that of the caller, or null if the caller is compiled into this crate's
+    /// module: it is not generic, and never inlined.
+    pub(crate) unsafe fn new(value: T, module: *mut bindings::module) -> Result<Self> {
         let node = KBox::pin_init(
             // INVARIANT: `later` has `free()`.
             pin_init!(Node {
-                // SAFETY: The caller guarantees that `module` contains `free()`.
+                // SAFETY: `free()` is compiled into the module of the caller.
                 later <- unsafe { Later::new(module, Node::<T>::free) },
                 value,
             }),

@@ -4,6 +4,7 @@
 //!
 //! C counterpart: `perf_pmu_register()` and `perf_pmu_unregister()`.
 
+mod cpus;
 mod shared;
 mod units;
 
@@ -15,7 +16,6 @@ use crate::{
         DropInTask, //
     },
     hotplug,
-    module_ref,
     pmu::{
         Capabilities,
         Context,
@@ -33,14 +33,11 @@ use kernel::{
     debugfs,
     devres::Devres,
     error::to_result,
-    interrupt,
+    module::this_module,
     prelude::*,
     str::CString,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
+        atomic::Atomic,
         rcu,
         Arc, //
     },
@@ -110,10 +107,10 @@ pub(crate) mod private {
 /// sleep, a task unregisters the PMU soon afterwards. If a driver forgets it, the framework
 /// unregisters the PMU when the module is unloaded.
 ///
-/// Elsewhere the drop waits for callbacks, and takes locks of perf and of CPU hotplug. perf takes
-/// the mmap lock of a task under one of them. So a task deadlocks that drops it while it holds an
-/// mmap lock (for example in `mmap()` of a file), or the lock of CPU hotplug. So does a callback
-/// that unbinds the parent: unbinding waits until the PMU is unregistered.
+/// In any other context, the drop takes locks of perf and of CPU hotplug, and waits for callbacks.
+/// A task deadlocks if it holds the lock of CPU hotplug, or an mmap lock, for example in `mmap()`
+/// of a file: perf takes mmap locks under its own. A callback that unbinds the parent deadlocks,
+/// too: the parent stays bound until the PMU is unregistered.
 ///
 /// perf may call the driver before [`Self::new`] has returned, and until the PMU is unregistered.
 ///
@@ -147,8 +144,7 @@ impl<T: Pmu, K: Kind<T>> Registration<T, K> {
     /// `/sys/bus/event_source/devices/`, and user space can open events.
     ///
     /// [`EEXIST`] if another PMU has this name, [`EINVAL`] or [`E2BIG`] for an invalid description;
-    /// the kernel log says why. [`EINVAL`] also if this is not compiled into the module that
-    /// `T::OwnerModule` names: perf would not hold the module whose code it calls. [`ENXIO`] if the parent is being unbound. [`EDEADLK`] in a callback
+    /// the kernel log says why. [`ENXIO`] if the parent is being unbound. [`EDEADLK`] in a callback
     /// of a PMU, since perf calls some of them with locks held that registration takes, and where
     /// nothing may sleep.
     ///
@@ -187,9 +183,11 @@ impl<T: Pmu, K: Kind<T>> Registration<T, K> {
                 _registered: Devres::new(parent, Ok::<_, Error>(handle))?,
             },
         };
+        let module = this_module::<T::OwnerModule>().as_ptr();
 
         Ok(Self {
-            _owned: DropInTask::new::<T::OwnerModule>(owned)?,
+            // SAFETY: `this_module()` is the module into which this is compiled.
+            _owned: unsafe { DropInTask::new(owned, module)? },
             shared,
         })
     }
@@ -316,11 +314,7 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
 
         // SAFETY: All pointers and integers of `struct pmu` may be 0.
         let mut pmu: bindings::pmu = unsafe { core::mem::zeroed() };
-        // The callbacks are compiled together with this function.
-        //
-        // CAST: The address of a function.
-        let module = module_ref::containing::<T::OwnerModule>(Self::end as *const ())?;
-        pmu.module = module;
+        pmu.module = this_module::<T::OwnerModule>().as_ptr();
         // CAST: The flags use the low bits.
         pmu.capabilities = (capabilities.0 | K::CAPABILITIES) as c_int;
         pmu.task_ctx_nr = context.as_raw();
@@ -334,7 +328,8 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
 
         Ok(try_pin_init!(&this in Self {
             pmu: Opaque::new(pmu),
-            entry <- Opaque::ffi_init(move |entry| {
+            entry <- Opaque::ffi_init(|entry| {
+                let module = this_module::<T::OwnerModule>().as_ptr();
                 // SAFETY: `entry` is valid for writes, and pinned.
                 unsafe {
                     bindings::rust_perf_registration_init(entry, module, Some(Self::end))
@@ -428,130 +423,6 @@ impl<T: Pmu, K: Kind<T>> Registered<T, K> {
         // SAFETY: The caller guarantees that the box was leaked, and is not used after this. It is
         // pinned, and not moved out of.
         drop(unsafe { Pin::new_unchecked(KBox::from_raw(this.cast_mut())) });
-    }
-
-    /// # Safety
-    ///
-    /// `node` must be the `hotplug` of a `Registered<T, K>`.
-    unsafe fn of_node<'a>(node: NonNull<hotplug::Node>) -> &'a Self {
-        // SAFETY: The caller guarantees that this is the `hotplug` of a `Registered<T, K>`.
-        let this = unsafe { container_of!(node.as_ptr(), Self, hotplug) };
-
-        // SAFETY: Nodes are removed before the registration is dropped.
-        unsafe { &*this }
-    }
-
-    /// A CPU has come online.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::of_node`]; on that CPU.
-    unsafe fn online(node: NonNull<hotplug::Node>, cpu: u32) -> Result {
-        // SAFETY: The caller guarantees that this is the `hotplug` of a `Registered<T, K>`.
-        let this = unsafe { Self::of_node(node) };
-
-        if !this.shared.units.may_have(cpu) {
-            return Ok(());
-        }
-        if T::HAS_CPU_ONLINE {
-            vtable::in_callback(|| this.shared.driver.cpu_online(cpu))?;
-        }
-        this.shared.units.settle(cpu);
-        if this.shared.units.home().is_none() {
-            this.shared.lines.settle(cpu);
-        }
-        // Secondary CPUs resume before devices do.
-        if !this.suspended.load(Relaxed) {
-            this.set_online(true);
-        }
-        Ok(())
-    }
-
-    /// A CPU goes offline.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::of_node`]; on that CPU.
-    unsafe fn offline(node: NonNull<hotplug::Node>, cpu: u32) -> Result {
-        // SAFETY: The caller guarantees that this is the `hotplug` of a `Registered<T, K>`.
-        let this = unsafe { Self::of_node(node) };
-
-        // First, so that no transaction is open when the driver is called.
-        this.set_online(false);
-        this.migrate(cpu);
-        if T::HAS_CPU_OFFLINE && this.shared.units.may_have(cpu) {
-            vtable::in_callback(|| this.shared.driver.cpu_offline(cpu));
-        }
-        Ok(())
-    }
-
-    /// The system is about to suspend.
-    ///
-    /// # Safety
-    ///
-    /// `node` must be the `suspend` of a `Registered<T, K>`; in a task that stays on its CPU.
-    unsafe fn suspends(node: NonNull<suspend::Node>) {
-        // SAFETY: The caller guarantees that this is the `suspend` of a `Registered<T, K>`, which
-        // removes it before it is dropped.
-        let this = unsafe { &*container_of!(node.as_ptr(), Self, suspend) };
-
-        // No CPU comes or goes while a notifier runs on each, which orders this with `online()`.
-        this.suspended.store(true, Relaxed);
-        this.set_online(false);
-    }
-
-    /// The system has resumed, or has not suspended.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::suspends`].
-    unsafe fn resumes(node: NonNull<suspend::Node>) {
-        // SAFETY: The caller guarantees that this is the `suspend` of a `Registered<T, K>`, which
-        // removes it before it is dropped.
-        let this = unsafe { &*container_of!(node.as_ptr(), Self, suspend) };
-        // SAFETY: Reading the number of the current CPU has no requirements.
-        let cpu = unsafe { bindings::raw_smp_processor_id() };
-
-        this.suspended.store(false, Relaxed);
-        if this.shared.units.may_have(cpu) {
-            this.set_online(true);
-        }
-    }
-
-    /// Moves the events of a unit that all CPUs share away from `cpu`.
-    fn migrate(&self, cpu: u32) {
-        let Units::System(home) = &self.shared.units else {
-            return;
-        };
-        // SAFETY: `cpu` is the number of a CPU: the hotplug core passes it.
-        let next = unsafe { bindings::rust_perf_any_online_but(cpu) };
-        // SAFETY: The kernel writes `nr_cpu_ids` at boot only.
-        let none = next >= unsafe { bindings::nr_cpu_ids };
-        // If there is no other CPU, the PMU is being unregistered: no event is left, and no CPU
-        // goes offline.
-        if home.load(Relaxed) != cpu || none {
-            return;
-        }
-
-        home.store(next, Relaxed);
-        self.shared.lines.settle(next);
-        if let (Ok(from), Ok(to)) = (c_int::try_from(cpu), c_int::try_from(next)) {
-            // SAFETY: The PMU is registered, or has no events: then perf only compares its address.
-            // This is a task that may sleep, in a callback of CPU hotplug, so that neither CPU
-            // comes or goes.
-            unsafe { bindings::perf_pmu_migrate_context(self.pmu.get(), from, to) };
-        }
-    }
-
-    /// Allows the events of this CPU to run, or forbids it and ends an open transaction.
-    fn set_online(&self, online: bool) {
-        let _irq = interrupt::local_interrupt_disable();
-        // SAFETY: Interrupts are off until `_irq` is dropped, after `cpu`.
-        let cpu = unsafe { context::Cpu::current() };
-
-        if let Some(state) = self.shared.cpus.this(&cpu) {
-            K::set_online(state, online, &cpu);
-        }
     }
 
     /// The registration of an event's PMU.

@@ -131,12 +131,6 @@ bool rust_stepping_is_forced(struct pt_regs *regs)
 	       regs->flags & X86_EFLAGS_TF;
 }
 
-/* Whether @code stays while the module does. NULL is the kernel itself. */
-bool rust_stepping_module_contains(const struct module *module, const void *code)
-{
-	return !module || within_module_core((unsigned long)code, module);
-}
-
 /* --- memory -------------------------------------------------------------- */
 
 /*
@@ -268,17 +262,22 @@ bool rust_stepping_signal_passes(int sig, struct k_sigaction *ka)
 }
 
 /*
- * Context: any but NMI. With PREEMPT_RT, kmalloc() may take a sleeping lock, also
- * with GFP_ATOMIC.
+ * Context: any but NMI. With PREEMPT_RT, kmalloc() takes sleeping locks, also with
+ * GFP_ATOMIC. kmalloc_nolock() takes none, but fails if a lock is held.
  */
 void *rust_stepping_alloc(size_t size)
 {
-	return kmalloc_nolock(size, 0, NUMA_NO_NODE);
+	if (IS_ENABLED(CONFIG_PREEMPT_RT))
+		return kmalloc_nolock(size, 0, NUMA_NO_NODE);
+	return kmalloc(size, GFP_ATOMIC);
 }
 
 void rust_stepping_free(void *memory)
 {
-	kfree_nolock(memory);
+	if (IS_ENABLED(CONFIG_PREEMPT_RT))
+		kfree_nolock(memory);
+	else
+		kfree(memory);
 }
 
 int rust_stepping_task_work(struct callback_head *work)

@@ -123,8 +123,6 @@ void rust_stepping_vectors_end(void);
 bool rust_stepping_in_nmi(void);
 bool rust_stepping_may_sleep(void);
 bool rust_stepping_signal_passes(int sig, struct k_sigaction *ka);
-bool rust_stepping_module_contains(const struct module *module,
-				   const void *code);
 void *rust_stepping_alloc(size_t size);
 void rust_stepping_free(void *memory);
 int rust_stepping_task_work(struct callback_head *work);

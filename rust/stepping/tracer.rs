@@ -272,20 +272,6 @@ fn claim(function: impl Fn(&Entry) -> Option<OnTrap>) -> bool {
     claimed.is_some()
 }
 
-/// The module of the tracer `T`, which contains the functions of its entry.
-fn containing<T: Tracer>() -> Result<*mut bindings::module> {
-    let module = this_module::<T::OwnerModule>().as_ptr();
-    // CAST: The address of a function. The others are compiled together with it.
-    let code = Entry::call_single_step::<T> as *const ();
-
-    // SAFETY: `THIS_MODULE`, or null for built-in code. A module stays while code of it runs, or
-    // code that depends on it. `code` is only compared.
-    match unsafe { bindings::rust_stepping_module_contains(module, code.cast()) } {
-        true => Ok(module),
-        false => Err(EINVAL),
-    }
-}
-
 /// A client's access to this crate.
 ///
 /// It is created before the tracer. So the client can create objects that need [`Following`]s
@@ -305,14 +291,13 @@ impl<T: Tracer> Clone for Handle<T> {
 }
 
 impl<T: Tracer> Handle<T> {
-    /// A handle without a tracer. [`EINVAL`] if this is not compiled into the module that
-    /// `T::OwnerModule` names: that module is held while the tracer is called.
+    /// A handle without a tracer.
     pub fn new() -> Result<Self> {
         // INVARIANT: There is neither a tracer nor a guard.
         let entry = Entry {
             tracer: Atomic::new(ptr::null_mut()),
             followings: Atomic::new(0),
-            module: containing::<T>()?,
+            module: this_module::<T::OwnerModule>().as_ptr(),
             single_step: Entry::call_single_step::<T>,
             invalid_opcode: if T::HAS_INVALID_OPCODE {
                 Some(Entry::call_invalid_opcode::<T>)

@@ -68,7 +68,7 @@ impl Bounce {
         let mut memory = Memory::new(count, order, ring.node())?;
         let addresses = memory.addresses.as_mut_ptr();
         // SAFETY: This function is compiled into this crate's module.
-        let memory = unsafe { DropInTask::of_this_crate((memory, charge))? };
+        let memory = unsafe { DropInTask::new((memory, charge), ptr::null_mut())? };
 
         // INVARIANT: No code changes the array any more, so its elements do not move.
         Ok(Self {

@@ -59,7 +59,7 @@ impl<T: AuxPmu> Buffer<T> {
         // INVARIANT: Not passed to perf yet.
         let mut buffer = KBox::new(
             Self {
-                header: module_ref::Header::new::<<T as Pmu>::OwnerModule>(Self::free)?,
+                header: module_ref::Header::new::<<T as Pmu>::OwnerModule>(Self::free),
                 registered: None,
                 data: UnsafeCell::new(data),
                 pages,

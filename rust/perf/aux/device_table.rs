@@ -25,7 +25,10 @@ use core::{
         Deref,
         DerefMut, //
     },
-    ptr::NonNull,
+    ptr::{
+        self,
+        NonNull, //
+    },
     slice, //
 };
 use kernel::{
@@ -115,7 +118,7 @@ impl DeviceTable {
 
         Ok(Self {
             // SAFETY: This function is compiled into this crate's module.
-            table: unsafe { DropInTask::of_this_crate(table)? },
+            table: unsafe { DropInTask::new(table, ptr::null_mut())? },
             coherent,
         })
     }

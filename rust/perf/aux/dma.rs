@@ -20,7 +20,10 @@ use auxcore::ring::{
     Pos,
     Size, //
 };
-use core::ptr::NonNull;
+use core::ptr::{
+    self,
+    NonNull, //
+};
 use kernel::{
     dma::DataDirection,
     error::from_err_ptr,
@@ -118,7 +121,7 @@ impl DmaMapping {
 
         Ok(Self {
             // SAFETY: This function is compiled into this crate's module.
-            mapped: unsafe { DropInTask::of_this_crate(mapped)? },
+            mapped: unsafe { DropInTask::new(mapped, ptr::null_mut())? },
             size: pages.size(),
         })
     }
@@ -185,7 +188,7 @@ impl Coherent {
         // INVARIANT: Made with this size.
         Ok(Self {
             // SAFETY: This function is compiled into this crate's module.
-            attached: unsafe { DropInTask::of_this_crate(attached)? },
+            attached: unsafe { DropInTask::new(attached, ptr::null_mut())? },
             start,
             address,
         })

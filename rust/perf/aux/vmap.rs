@@ -8,7 +8,10 @@ use crate::{
     context::DropInTask, //
 };
 use auxcore::ring::Size;
-use core::ptr::NonNull;
+use core::ptr::{
+    self,
+    NonNull, //
+};
 use kernel::prelude::*;
 
 /// The pages of an AUX area, mapped contiguously into the kernel's address space, for a unit that
@@ -105,7 +108,7 @@ impl VirtualMapping {
         // INVARIANT: `pages` are mapped.
         Ok(Self {
             // SAFETY: This function is compiled into this crate's module.
-            mapped: unsafe { DropInTask::of_this_crate(mapped)? },
+            mapped: unsafe { DropInTask::new(mapped, ptr::null_mut())? },
             size: pages.size(),
         })
     }

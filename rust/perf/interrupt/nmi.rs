@@ -7,12 +7,12 @@ use crate::{
     aux::AuxPmu,
     bindings,
     context::DropInTask,
-    module_ref,
     pmu::Pmu, //
 };
 use kernel::{
     container_of,
     error::to_result,
+    module::this_module,
     prelude::*,
     types::Opaque, //
 };
@@ -68,18 +68,13 @@ impl<T: AuxPmu> Nmi<T> {
     /// `has_raised` runs in NMI. It must acknowledge the interrupt in the unit, since the next NMI
     /// on the same CPU may be that of another unit.
     ///
-    /// [`EINVAL`] if this is not compiled into the module of the driver.
-    ///
     /// Context: task, may sleep.
     pub fn new(entry: Entry<T>, has_raised: fn(&T) -> bool) -> Result<Self> {
-        // CAST: The address of the function.
-        let handle = Node::<T>::handle as *const ();
-        let module = module_ref::containing::<<T as Pmu>::OwnerModule>(handle)?;
         let node = KBox::pin_init(
             try_pin_init!(Node {
                 node: Opaque::new(bindings::rust_perf_nmi {
                     handle: Some(Node::<T>::handle),
-                    module,
+                    module: this_module::<<T as Pmu>::OwnerModule>().as_ptr(),
                     ..Default::default()
                 }),
                 entry,
@@ -94,8 +89,10 @@ impl<T: AuxPmu> Nmi<T> {
         to_result(unsafe { bindings::rust_perf_nmi_add(node.node.get()) })?;
         // INVARIANT: Just added.
         let added = Added(node);
+        let module = this_module::<<T as Pmu>::OwnerModule>().as_ptr();
 
-        Ok(Self(DropInTask::new::<<T as Pmu>::OwnerModule>(added)?))
+        // SAFETY: `this_module()` is the module into which this is compiled.
+        Ok(Self(unsafe { DropInTask::new(added, module)? }))
     }
 }
 

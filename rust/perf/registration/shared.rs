@@ -13,7 +13,6 @@ use crate::{
         may_sleep,
         Later, //
     },
-    module_ref,
     percpu::PerCpu,
     pmu::Pmu,
     stats, //
@@ -25,6 +24,7 @@ use core::{
 };
 use kernel::{
     container_of,
+    module::this_module,
     prelude::*,
     sync::{
         atomic::{
@@ -114,12 +114,9 @@ impl<T: Pmu, K: Kind<T>> Shared<T, K> {
                     unsafe { K::cpu(cpu, driver, info) }
                 })?
             },
-            later <- {
-                // CAST: The address of the function.
-                let module = module_ref::containing::<T::OwnerModule>(Self::free as *const ())?;
-
-                // SAFETY: Just checked.
-                unsafe { Later::new(module, Self::free) }
+            // SAFETY: `this_module()` is the module into which this is compiled, with `free()`.
+            later <- unsafe {
+                Later::new(this_module::<T::OwnerModule>().as_ptr(), Self::free)
             },
         })
     }

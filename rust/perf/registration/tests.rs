@@ -2,11 +2,7 @@
 
 //! Tests of registrations and events with the kernel's perf.
 
-use super::{
-    units::Units,
-    Owner,
-    Registered, //
-};
+use super::units::Units;
 use crate::{
     aux::{
         self,
@@ -14,7 +10,6 @@ use crate::{
     },
     bindings,
     context,
-    counter::Counter,
     event::{
         Attr,
         Event, //
@@ -26,13 +21,8 @@ use crate::{
         Scope, //
     }, //
 };
-use core::ptr::{
-    self,
-    NonNull, //
-};
+use core::ptr;
 use kernel::{
-    cpu::CpuId,
-    cpumask::CpumaskVar,
     device::{
         Bound,
         Device, //
@@ -421,70 +411,6 @@ mod cases {
         Ok(())
     }
 
-    /// A PMU of which only CPU 0 has a unit, and the number of CPUs that were in a wrong state.
-    struct Suspended<'a> {
-        registered: &'a Registered<Steady, Counter>,
-        wrong: Atomic<i32>,
-    }
-
-    /// Suspends and resumes the CPU that this runs on, which comes online in between.
-    ///
-    /// # Safety
-    ///
-    /// `data` must be a [`Suspended`]. This must run in a task that stays on its CPU, during which
-    /// no CPU comes or goes.
-    unsafe extern "C" fn suspend(data: *mut c_void) -> c_int {
-        // SAFETY: The caller guarantees that this is a `Suspended`.
-        let Suspended { registered, wrong } = unsafe { &*data.cast_const().cast() };
-        // SAFETY: Reading the number of the current CPU has no requirements.
-        let cpu = unsafe { bindings::raw_smp_processor_id() };
-        let runs = || {
-            let state = registered.shared.cpus.get(cpu);
-            state.is_some_and(|state| state.load(Relaxed))
-        };
-        let node = NonNull::from(&registered.suspend);
-
-        // SAFETY: The node of a registration, in a task that stays on its CPU.
-        unsafe { Registered::<Steady, Counter>::suspends(node) };
-        let mut good = !runs();
-        let hotplug = NonNull::from(&registered.hotplug);
-        // SAFETY: The node of a registration, on this CPU.
-        good &= unsafe { Registered::<Steady, Counter>::online(hotplug, cpu) }.is_ok();
-        good &= !runs();
-        // SAFETY: The node of a registration, in a task that stays on its CPU.
-        unsafe { Registered::<Steady, Counter>::resumes(node) };
-        good &= runs() == (cpu == 0);
-
-        wrong.fetch_add(i32::from(!good), Relaxed);
-        0
-    }
-
-    /// No event runs while the system is suspended, and none on a CPU without a unit afterwards.
-    #[test]
-    fn units_stay_where_they_are_in_a_suspend() -> Result {
-        let mut first = CpumaskVar::new_zero(GFP_KERNEL)?;
-        first.set(CpuId::from_u32(0).ok_or(EINVAL)?);
-        let description = Description::new(c"kunit_suspend").scope(Scope::Cpus(&first));
-        let pmu = crate::Registration::new(description, Steady)?;
-        let Owner::Own {
-            _registered: handle,
-        } = &*pmu._owned
-        else {
-            return Err(EINVAL);
-        };
-        let suspended = Suspended {
-            registered: handle.0.as_ref().ok_or(EINVAL)?,
-            wrong: Atomic::new(0),
-        };
-        let data = ptr::from_ref(&suspended).cast_mut().cast();
-
-        // SAFETY: `suspend()` gets a `Suspended`, which stays until the call returns, in a task on
-        // each CPU that is online. No CPU comes or goes meanwhile.
-        unsafe { bindings::rust_perf_on_each_cpu(Some(suspend), data) };
-        assert_eq!(suspended.wrong.load(Relaxed), 0);
-        Ok(())
-    }
-
     /// A PMU without an AUX area: two events count at the same time.
     #[test]
     fn counters_count() -> Result {
@@ -545,7 +471,7 @@ mod cases {
 }
 
 /// A PMU that counts 1 at each read, and 100 at each stop.
-struct Steady;
+pub(super) struct Steady;
 
 #[vtable]
 impl Pmu for Steady {
