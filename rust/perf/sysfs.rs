@@ -225,3 +225,34 @@ impl Groups {
         self.ptrs.as_ptr().cast_mut()
     }
 }
+
+#[cfg(CONFIG_RUST_PERF_TESTING)]
+#[kunit_tests(rust_perf_sysfs)]
+mod tests {
+    use super::*;
+    use kernel::page::PAGE_SIZE;
+
+    /// The text of a file as sysfs gets it, in a page.
+    fn shown(text: fmt::Arguments<'_>) -> Result<KVec<u8>> {
+        let attribute = OwnedAttribute::new(c"text", text)?;
+        let file = ptr::from_ref(&attribute.raw.attr).cast_mut();
+        // kmalloc() aligns it to a page.
+        let mut page = KVec::from_elem(0u8, PAGE_SIZE, GFP_KERNEL)?;
+
+        // SAFETY: `file` is in a `struct perf_pmu_events_attr`, whose text stays. The function
+        // writes at most a page, and does not use the device.
+        let len = unsafe {
+            bindings::rust_perf_text_show(ptr::null_mut(), file, page.as_mut_ptr().cast())
+        };
+        page.truncate(usize::try_from(len)?);
+        Ok(page)
+    }
+
+    #[test]
+    fn no_text_is_longer_than_a_page() -> Result {
+        assert_eq!(&*shown(fmt!("config:0-3"))?, b"config:0-3\n");
+        // sysfs_emit() leaves space for the null.
+        assert_eq!(shown(fmt!("{:9000}", 1))?.len(), PAGE_SIZE - 1);
+        Ok(())
+    }
+}

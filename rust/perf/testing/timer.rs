@@ -8,7 +8,10 @@ use super::{
 };
 use crate::{
     aux,
-    pmu::SHORTEST_TIMER,
+    pmu::{
+        Counting,
+        SHORTEST_TIMER, //
+    },
     Attr,
     AuxPmu,
     Event,
@@ -53,6 +56,49 @@ impl AuxPmu for Asks {
 
     fn tick(&self, _transaction: &mut aux::Transaction<'_, Self>, _trace: &mut ()) -> aux::Next {
         aux::Next::Continue
+    }
+
+    fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, _trace: ()) -> aux::Commit {
+        aux::Commit::written(transaction, aux::Loss::None)
+    }
+}
+
+/// A driver that sets a timer, and then refuses to count.
+struct Refuses;
+
+#[vtable]
+impl Pmu for Refuses {
+    type Config = ();
+    type Event = ();
+    type Count = ();
+
+    fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
+        Ok(())
+    }
+
+    fn count_start(&self, counting: &mut Counting<'_, Self>) -> Result {
+        counting.set_timer(INTERVAL);
+        Err(EIO)
+    }
+
+    fn count_tick(&self, counting: &mut Counting<'_, Self>, _count: &mut ()) {
+        counting.set_timer(INTERVAL);
+    }
+
+    fn count_stop(&self, _counting: &mut Counting<'_, Self>, _count: ()) {}
+}
+
+#[vtable]
+impl AuxPmu for Refuses {
+    type Buffer = ();
+    type Trace = ();
+
+    fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
+        Ok(())
+    }
+
+    fn start(&self, _transaction: &mut aux::Transaction<'_, Self>) -> Result {
+        Ok(())
     }
 
     fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, _trace: ()) -> aux::Commit {
@@ -212,6 +258,18 @@ mod cases {
             bench.del();
             assert!(bench.violation().is_none());
         }
+        Ok(())
+    }
+
+    /// No timer runs for an event that does not count: nothing would stop it.
+    #[test]
+    fn a_refusal_to_count_sets_no_timer() -> Result {
+        let mut bench = Bench::new(Refuses, &Setup::default())?;
+
+        bench.unmap();
+        assert!(bench.add().err() == Some(EIO));
+        assert!(bench.timer().is_none());
+        assert!(bench.armed().is_none());
         Ok(())
     }
 
