@@ -351,7 +351,7 @@ pub fn program(input: &[u8]) {
         let next = whole.program.stores.get(single.program.stores.len());
         let (executed, why) = single.step();
         if (executed, why) == (0, Ended::Left) && next.is_some_and(|to| single.is_near(*to)) {
-            // The block in which the instruction was executed first begins elsewhere.
+            // In the first run, the block of this instruction began further away from the store.
             return;
         }
         steps += 1;

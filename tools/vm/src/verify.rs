@@ -216,6 +216,8 @@ impl Part {
         let mut command = Command::new(&program);
         command.args(self.args.split(' ')).env_remove("KERNEL");
         let (good, said) = logged(command, &folder.join("log"))?;
+        // The documents name files by their path in the checkout.
+        let said = said.replace(&format!("{}/", cache.checkout().display()), "");
         if results.exists() {
             fs::copy(&results, &kept).on("copy", &results)?;
         }

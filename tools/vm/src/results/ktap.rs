@@ -187,7 +187,8 @@ fn write_level(out: &mut String, cases: &[Case], depth: usize) {
     // Writing to a String cannot fail.
     let _ = writeln!(out, "{pad}KTAP version 1\n{pad}1..{}", cases.len());
     for (case, number) in cases.iter().zip(1..) {
-        for line in &case.log {
+        // An entry of several lines may itself have lines of KTAP.
+        for line in case.log.iter().flat_map(|entry| entry.lines()) {
             let _ = writeln!(out, "{pad}# {line}");
         }
         if !case.children.is_empty() {
@@ -204,9 +205,10 @@ fn write_level(out: &mut String, cases: &[Case], depth: usize) {
             "{pad}{ok} {number} - {}",
             case.name.replace('\\', "\\\\").replace('#', "\\#")
         );
-        let _ = match (case.status, case.reason.is_empty()) {
-            (Status::Skip, _) => writeln!(out, " # SKIP {}", case.reason),
-            (Status::Fail, false) => writeln!(out, " # FAIL {}", case.reason),
+        let reason = case.reason.replace('\n', " ");
+        let _ = match (case.status, reason.is_empty()) {
+            (Status::Skip, _) => writeln!(out, " # SKIP {reason}"),
+            (Status::Fail, false) => writeln!(out, " # FAIL {reason}"),
             _ => writeln!(out),
         };
     }

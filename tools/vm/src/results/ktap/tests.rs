@@ -104,6 +104,17 @@ fn logs_and_reasons_stay_with_their_case() {
 }
 
 #[test]
+fn text_of_several_lines_is_no_result() {
+    let mut said = Case::pass("said");
+    said.log = vec!["KTAP version 1\n1..2\nnot ok 1 other".to_owned()];
+    let failed = Case::fail("failed", "it says\nok 3 - third");
+    let text = write(&[said, failed]);
+
+    assert_eq!(totals(&text), (1, 1, 0), "{text}");
+    assert!(text.contains("# FAIL it says ok 3 - third"), "{text}");
+}
+
+#[test]
 fn a_cut_suite_is_named() {
     let before = "KTAP version 1\n1..1\n# Subtest: s\n  KTAP version 1\n  1..1\n  ok 1 a\n";
     let within = "KTAP version 1\n1..1\n  KTAP version 1\n  # Subtest: s\n  1..1\n  ok 1 a\n";
