@@ -96,6 +96,7 @@ fn build(cache: &Cache, kernel: &Kernel) -> Result<PathBuf> {
     fs::write(&kbuild, "obj-m := c_pattern.o\n").on("write", &kbuild)?;
     let log = Log::create(&dir.with_extension("log"))?;
     let mut make = Command::new("make");
+    // The headers name gcc-12, which the build root lacks.
     make.arg("-C")
         .arg(kernel.build_dir())
         .arg(format!("M={}", dir.display()))

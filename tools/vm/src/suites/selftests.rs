@@ -217,12 +217,7 @@ mod tests {
             ("ring-buffer/map_test", &wrong, false),
             ("perf_events/remove_on_exec", counters, true),
             ("perf_events/remove_on_exec", &*other, false),
-            (
-                "perf_events/remove_on_exec",
-                "nothing
-",
-                false,
-            ),
+            ("perf_events/remove_on_exec", "nothing\n", false),
             ("perf_events/sigtrap_threads", counters, false),
             ("ring-buffer/map_test", &all[..all.len() / 2], false),
             ("ring-buffer/map_test", "map_test: not found\n", false),
