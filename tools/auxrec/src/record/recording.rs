@@ -250,18 +250,21 @@ impl Recording {
         hits.any(Hits::are_pending)
     }
 
+    /// The hits of each pair of rings.
+    fn hits(&mut self) -> impl Iterator<Item = &mut Hits> {
+        let drains = self.drains.iter_mut();
+        drains.filter_map(|drain| drain.hits.as_mut())
+    }
+
     /// Takes a snapshot if the trigger was reached. All hits that were read before share it. A hit that is read while the snapshot is taken
     /// gets another one, as its trace may not be in this one.
     ///
     /// Then resumes the trace that the hits have paused. `due`: it is time to check for threads that have ended.
     fn trigger(&mut self, options: &Options, due: bool) -> Result<()> {
         if self.is_triggered() {
-            let hits = self
-                .drains
-                .iter_mut()
-                .filter_map(|drain| drain.hits.as_mut());
-            hits.for_each(Hits::answer);
+            self.hits().for_each(Hits::answer);
             self.snapshot(options, None)?;
+            self.hits().for_each(Hits::answered);
         }
         for (rings, drain) in self.session.rings().iter().zip(&mut self.drains) {
             let Some(hits) = &mut drain.hits else {

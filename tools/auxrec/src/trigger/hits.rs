@@ -5,8 +5,12 @@
 //! A hit pauses the trace of the thread (or of the CPU, if CPUs are recorded). In the kernel, an event in the group of the tracer, with
 //! `aux_action` pause, does that. Only an event in the same group that overflows in the same thread can resume the trace. That event is a
 //! clock. The recorder enables it after the snapshot, and disables it when each paused thread has had a sample of it.
+//!
+//! Two samples report a hit: of the event that reports hits, and of the event that pauses. The kernel writes them in either order, and the
+//! recorder may read the first one alone. So the first one of a thread, whichever it is, asks for the snapshot.
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::pmu::Action;
@@ -24,10 +28,12 @@ pub(crate) struct Hits {
     actions: Vec<Option<Action>>,
     /// Whether threads are recorded.
     threads: bool,
-    count: u64,
-    /// Number of hits that have a snapshot.
-    answered: u64,
-    paused: BTreeSet<u32>,
+    /// Whether there is a hit without a snapshot.
+    pending: bool,
+    /// Threads of which a hit was read, but not the pause that follows.
+    unpaused: BTreeSet<u32>,
+    /// Paused threads, and whether the hit was read that has paused them.
+    paused: BTreeMap<u32, bool>,
     /// Whether the clock is enabled.
     resuming: bool,
 }
@@ -41,11 +47,16 @@ impl Hits {
             first,
             actions: events.map(|(event, _)| event.action).collect(),
             threads: plan.threads.is_some(),
-            count: 0,
-            answered: 0,
-            paused: BTreeSet::new(),
+            pending: false,
+            unpaused: BTreeSet::new(),
+            paused: BTreeMap::new(),
             resuming: false,
         })
+    }
+
+    /// Whether hits pause the trace.
+    fn pauses(&self) -> bool {
+        self.actions.contains(&Some(Action::Pause))
     }
 
     /// Processes a sample of the event with this number.
@@ -59,39 +70,65 @@ impl Hits {
         let thread = thread.map(|bytes| u32::from_le_bytes(*bytes));
         let thread = thread.filter(|_| self.threads).unwrap_or(UNKNOWN);
         match action {
-            Some(Action::Pause) => drop(self.paused.insert(thread)),
+            Some(Action::Pause) => {
+                if self.unpaused.remove(&thread) {
+                    self.paused.insert(thread, true);
+                } else if let Entry::Vacant(place) = self.paused.entry(thread) {
+                    place.insert(false);
+                    self.pending = true;
+                }
+            }
             Some(_) => drop(self.paused.remove(&thread)),
-            None => self.count += 1,
+            None => match self.paused.get_mut(&thread) {
+                Some(is_read @ false) => *is_read = true,
+                Some(true) => self.pending = true,
+                None => {
+                    self.pending = true;
+                    if self.pauses() {
+                        self.unpaused.insert(thread);
+                    }
+                }
+            },
         }
     }
 
     /// Records were lost. They may have reported a pause, and that trace must be resumed, too.
     pub fn lost(&mut self) {
-        if self.actions.contains(&Some(Action::Pause)) {
-            self.paused.insert(UNKNOWN);
+        self.unpaused.clear();
+        if self.pauses() {
+            self.paused.insert(UNKNOWN, true);
         }
     }
 
     /// Whether there are hits without a snapshot.
     pub fn are_pending(&self) -> bool {
-        self.count != self.answered
+        self.pending
     }
 
-    /// Marks all hits as having a snapshot.
+    /// A snapshot of all hits that were read is about to be taken.
     pub fn answer(&mut self) {
-        self.answered = self.count;
+        self.pending = false;
+    }
+
+    /// The snapshot is taken. For that the recorder has disabled the events, and then read the records. A pause that follows a hit and was
+    /// not read does not come any more: its event was off.
+    pub fn answered(&mut self) {
+        if !self.pending {
+            self.unpaused.clear();
+        }
     }
 
     /// Forgets threads that have ended.
     pub fn look(&mut self) {
-        self.paused.retain(|thread| {
-            *thread == UNKNOWN || Path::new("/proc").join(thread.to_string()).exists()
-        });
+        let is_there =
+            |thread: u32| thread == UNKNOWN || Path::new("/proc").join(thread.to_string()).exists();
+        self.paused.retain(|thread, _| is_there(*thread));
+        self.unpaused.retain(|thread| is_there(*thread));
     }
 
     /// Whether to enable or disable the clock now; [`None`]: neither. The trace stays paused while a hit waits for its snapshot.
     pub fn switch(&mut self) -> Option<bool> {
-        let on = !self.are_pending() && !self.paused.is_empty();
+        let on = !self.pending && !self.paused.is_empty();
         (std::mem::replace(&mut self.resuming, on) != on).then_some(on)
     }
 
@@ -116,9 +153,9 @@ mod tests {
             first: HIT,
             actions: vec![None, Some(Action::Pause), Some(Action::Resume)],
             threads,
-            count: 0,
-            answered: 0,
-            paused: BTreeSet::new(),
+            pending: false,
+            unpaused: BTreeSet::new(),
+            paused: BTreeMap::new(),
             resuming: false,
         }
     }
@@ -130,6 +167,77 @@ mod tests {
             body.splice(20..24, thread.to_le_bytes());
             hits.sample(*number, &body);
         }
+    }
+
+    /// Reads these samples one by one, as [`record`](crate::record) does. Returns after which of them a snapshot was taken, and after
+    /// which the clock was enabled.
+    fn one_by_one(hits: &mut Hits, all: &[(usize, u32)]) -> (Vec<usize>, Vec<usize>) {
+        let (mut snapshots, mut enabled) = (Vec::new(), Vec::new());
+        for (at, sample) in all.iter().enumerate() {
+            samples(hits, &[*sample]);
+            if hits.are_pending() {
+                hits.answer();
+                snapshots.push(at);
+            }
+            if hits.switch() == Some(true) {
+                enabled.push(at);
+            }
+        }
+        (snapshots, enabled)
+    }
+
+    /// Each hit has one snapshot, and the clock is enabled after it, whichever sample of a hit is read first.
+    #[test]
+    fn samples_of_a_hit_in_any_order() {
+        type Row<'a> = (&'a [(usize, u32)], &'a [usize], &'a [usize]);
+        let table: &[Row] = &[
+            (&[(HIT, 1), (PAUSE, 1)], &[0], &[1]),
+            (&[(PAUSE, 1), (HIT, 1)], &[0], &[0]),
+            (
+                &[(PAUSE, 1), (HIT, 1), (RESUME, 1), (PAUSE, 1), (HIT, 1)],
+                &[0, 3],
+                &[0, 3],
+            ),
+            (
+                &[(HIT, 1), (PAUSE, 1), (RESUME, 1), (PAUSE, 1), (HIT, 1)],
+                &[0, 3],
+                &[1, 3],
+            ),
+            // The hit was not reported.
+            (
+                &[(PAUSE, 1), (RESUME, 1), (HIT, 1), (PAUSE, 1)],
+                &[0, 2],
+                &[0, 3],
+            ),
+            // Hits of two threads, interleaved.
+            (&[(PAUSE, 1), (HIT, 2), (HIT, 1), (PAUSE, 2)], &[0, 1], &[0]),
+            // A thread that is paused has another hit.
+            (&[(PAUSE, 1), (HIT, 1), (PAUSE, 1), (HIT, 1)], &[0, 3], &[0]),
+        ];
+        for (all, snapshots, enabled) in table {
+            let seen = one_by_one(&mut hits(true), all);
+            assert_eq!(seen, (snapshots.to_vec(), enabled.to_vec()), "{all:?}");
+        }
+    }
+
+    /// A hit while the events are off has no pause. The pause of the next hit may be read before that hit.
+    #[test]
+    fn a_pause_that_does_not_come_is_not_waited_for() {
+        let mut hits = hits(true);
+        samples(&mut hits, &[(HIT, 1)]);
+        hits.answer();
+        hits.answered();
+        samples(&mut hits, &[(PAUSE, 1)]);
+        assert!(hits.are_pending());
+        // A hit that is read while the snapshot is taken: its pause may still come.
+        hits.answer();
+        samples(&mut hits, &[(HIT, 1), (RESUME, 1), (HIT, 2)]);
+        hits.answered();
+        samples(&mut hits, &[(PAUSE, 2)]);
+        hits.answer();
+        hits.answered();
+        assert!(!hits.are_pending());
+        assert_eq!(hits.switch(), Some(true));
     }
 
     #[test]
