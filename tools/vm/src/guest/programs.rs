@@ -8,6 +8,9 @@ use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The loader's variable for folders of libraries.
+const SEARCHED: &str = "LD_LIBRARY_PATH";
+
 impl Guest<'_> {
     /// Adds a program as `/bin/NAME`.
     ///
@@ -25,7 +28,17 @@ impl Guest<'_> {
     ///
     /// When it or a library cannot be read.
     pub fn installed(self, program: &Path) -> Result<Self> {
-        self.copied(program, program)
+        self.copied(program, program, None)
+    }
+
+    /// Does the same for a program that finds libraries in `folder`, too, also in the guest.
+    ///
+    /// # Errors
+    ///
+    /// When it or a library cannot be read.
+    pub fn installed_with(self, program: &Path, folder: &Path) -> Result<Self> {
+        self.variable(SEARCHED, &folder.to_string_lossy())
+            .copied(program, program, Some(folder))
     }
 
     /// Does the same for a program of the user. It may be outside of the build root. Then the Makefile has copied it below `build/with`.
@@ -36,15 +49,15 @@ impl Guest<'_> {
     pub fn taken(self, cache: &Cache, program: &Path) -> Result<Self> {
         let copy = cache.build().join("with").join(inner_path(program));
         match copy.exists() {
-            true => self.copied(program, &copy),
-            false => self.copied(program, program),
+            true => self.copied(program, &copy, None),
+            false => self.copied(program, program, None),
         }
     }
 
-    /// Adds `file` under the path `program`, with the libraries that it needs.
-    fn copied(mut self, program: &Path, file: &Path) -> Result<Self> {
+    /// Adds `file` under the path `program`, with the libraries that it needs. Those that the build root lacks are in `folder`.
+    fn copied(mut self, program: &Path, file: &Path, folder: Option<&Path>) -> Result<Self> {
         self.archive.program_from(&inner_path(program), file)?;
-        for library in libraries(file)? {
+        for library in libraries(file, folder)? {
             self.archive.program_from(&inner_path(&library), &library)?;
         }
         Ok(self)
@@ -56,9 +69,10 @@ fn inner_path(path: &Path) -> String {
 }
 
 /// The shared libraries of a program, and the dynamic loader. A static program has none.
-fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
+fn libraries(program: &Path, folder: Option<&Path>) -> Result<Vec<PathBuf>> {
     let out = Command::new("ldd")
         .arg(program)
+        .envs(folder.map(|folder| (SEARCHED, folder)))
         .output()
         .map_err(|source| Error::Spawn {
             program: "ldd".to_owned(),

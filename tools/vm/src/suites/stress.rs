@@ -92,19 +92,14 @@ pub fn run(cache: &Cache, dir: &Path, kernel: &Kernel) -> Result<Case> {
     let programs = tools::build(cache)?;
     let debian = fetch(cache)?;
     let progress = Progress::begin("stress-ng with our modules");
-    let libraries = debian.join(LIBRARIES);
     let mut guest = Guest::new(kernel, &built.files)?
         .append("kunit.enable=0")
         .timeout(patience(kernel, Duration::from_secs(1200)))
         .devices(Devices::TraceUnit)
         .more_memory(256)
         .script("load", include_str!("../../guest/stress.sh"))
-        .variable("LD_LIBRARY_PATH", &libraries.to_string_lossy())
-        .installed(&debian.join(PROGRAM))?
+        .installed_with(&debian.join(PROGRAM), &debian.join(LIBRARIES))?
         .variable("STRESS_NG", &debian.join(PROGRAM).to_string_lossy());
-    for file in FILES {
-        guest = guest.installed(&libraries.join(file))?;
-    }
     for (program, path) in &programs {
         guest = guest.program(program, path)?;
     }
