@@ -58,6 +58,18 @@ pub(crate) const NOTES_MAGIC: [u8; 8] = *b"AUXNOTES";
 /// The length of the entry of the notes.
 pub(crate) const NOTES_ENTRY: usize = 24;
 
+/// Whether the entry of the notes follows the table of features, at whose end `table` is. If so, skips its magic number. `sections` are
+/// the offsets and lengths of the others: what follows the table may also be one of them, with any content.
+pub(crate) fn notes_follow(
+    table: &mut Cursor<'_>,
+    mut sections: impl Iterator<Item = (u64, u64)>,
+) -> bool {
+    let end = table.offset();
+    let is_section =
+        sections.any(|(at, len)| end.checked_sub(at).is_some_and(|before| before < len));
+    !is_section && table.mark(&NOTES_MAGIC)
+}
+
 /// An index without entries.
 const EMPTY_INDEX: [u8; 8] = [0; 8];
 

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use crate::attr::{Attr, Flags, SampleType};
 use crate::bytes::{to_u64, Cursor};
-use crate::feature::{Feature, IndexEntry, Section, NOTES_MAGIC};
+use crate::feature::{notes_follow, Feature, IndexEntry, Section};
 use crate::record::{Event, Record, RecordType, Records, SampleId};
 use crate::spare;
 use crate::{Error, Result, HEADER_LEN, MAGIC};
@@ -172,7 +172,7 @@ impl<'a> File<'a> {
                 .map_or(Vec::new(), |bytes| spare::parse(bytes, spare_at))
         });
 
-        let mut sections = Vec::new();
+        let mut sections: Vec<Section<'_>> = Vec::new();
         let table_at = data_at.saturating_add(to_u64(data.len()));
         let table = section(
             bytes,
@@ -182,24 +182,24 @@ impl<'a> File<'a> {
             "feature table",
         )?;
         let mut table = Cursor::new(table, table_at);
-        let mut add = |number, table: &mut Cursor<'_>| {
+        let read = |number, table: &mut Cursor<'_>| {
             let at = table.offset();
             let offset = table.u64("feature section.offset")?;
             let size = table.u64("feature section.size")?;
-            sections.push(Section {
+            Ok(Section {
                 feature: Feature(number),
                 offset,
                 bytes: section(bytes, at, offset, size, "feature section")?,
-            });
-            Ok(())
+            })
         };
         for number in numbers(bits) {
-            add(number, &mut table)?;
+            sections.push(read(number, &mut table)?);
         }
         // If the header has the bit of the notes, their entry is in the table and has no magic number.
         let has_bit = numbers(bits).any(|number| number == Feature::NOTES.0);
-        if finished && !has_bit && table.mark(&NOTES_MAGIC) {
-            add(Feature::NOTES.0, &mut table)?;
+        let places = sections.iter().map(|s| (s.offset, to_u64(s.bytes.len())));
+        if finished && !has_bit && notes_follow(&mut table, places) {
+            sections.push(read(Feature::NOTES.0, &mut table)?);
         }
         Ok(Self {
             bytes,

@@ -6,7 +6,7 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
 use crate::attr::Attr;
 use crate::bytes::{to_u64, Cursor};
-use crate::feature::{Feature, Features, IndexEntry, Section, NOTES_ENTRY, NOTES_MAGIC};
+use crate::feature::{notes_follow, Feature, Features, IndexEntry, Section, NOTES_ENTRY};
 use crate::read::{numbers, Events};
 use crate::record::{Auxtrace, Event, Head, Record, RecordType, SampleId};
 use crate::{Error, File, Result, HEADER_LEN};
@@ -180,12 +180,13 @@ fn places(
     let max = to_u64(numbers.len() * 16 + NOTES_ENTRY);
     let entries = read_at(file, table, len.saturating_sub(table).min(max))?;
     let mut c = Cursor::new(&entries, table);
-    let mut places = Vec::new();
+    let mut places: Vec<Place> = Vec::new();
     for &number in numbers {
         places.push(place(number, &mut c, len)?);
     }
     let has_bit = numbers.contains(&Feature::NOTES.0);
-    if !numbers.is_empty() && !has_bit && c.mark(&NOTES_MAGIC) {
+    let others = places.iter().map(|&(_, at, size)| (at, size));
+    if !numbers.is_empty() && !has_bit && notes_follow(&mut c, others) {
         places.push(place(Feature::NOTES.0, &mut c, len)?);
     }
     Ok(places)

@@ -4,9 +4,9 @@
 
 use std::io::Cursor;
 
-use perfdata::{Feature, File, Stream};
+use perfdata::{Feature, Features, File, Stream, Writer};
 
-use crate::sample::{chunks, sample_file};
+use crate::sample::{aux_attr, chunks, sample_file};
 
 #[test]
 fn linux_perf_data_reads_it() {
@@ -62,6 +62,23 @@ fn the_header_has_only_features_of_perf() {
     // Then a magic number after the table is not a second entry.
     bytes[at + 16..at + 24].copy_from_slice(mark);
     notes_are_found(&bytes);
+}
+
+/// What follows the table may be a section that begins like the entry of the notes.
+#[test]
+fn a_section_is_not_taken_for_notes() {
+    let text = b"AUXNOTESNOTES, AUXNOTES.".to_vec();
+    let mut features = Features::new();
+    features.raw(Feature::HOSTNAME, text.clone());
+    let file = Writer::new(Cursor::new(Vec::new()), &[(aux_attr(), vec![100])]).unwrap();
+    let bytes = file.finish(&features).unwrap().into_inner();
+    let file = File::parse(&bytes).unwrap();
+    assert_eq!(file.feature(Feature::HOSTNAME).unwrap().bytes, text);
+    assert!(file.feature(Feature::NOTES).is_none());
+    let mut stream = Stream::open(Cursor::new(&bytes)).unwrap();
+    let found = stream.feature(Feature::HOSTNAME).unwrap().unwrap();
+    assert_eq!(found.bytes, text);
+    assert!(stream.feature(Feature::NOTES).unwrap().is_none());
 }
 
 fn notes_are_found(bytes: &[u8]) {
