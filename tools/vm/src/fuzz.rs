@@ -28,11 +28,11 @@ const PROFILE: [&str; 3] = [
 ];
 
 /// Runs each target whose name contains one of `cases`, or all targets if there are no `cases`. Each runs for `seconds`. Returns a line for
-/// each target.
+/// each target, and one for all.
 ///
 /// # Errors
 ///
-/// When no target has such a name, a target does not build, or an input makes it fail.
+/// When no target has such a name, a target does not build, an input makes it fail, or it does not say how many inputs it had.
 pub fn run(cache: &Cache, seconds: u64, cases: &[String]) -> Result<Vec<String>> {
     let tools = cache.checkout().join("tools");
     let dir = cache.build().join("fuzz");
@@ -71,6 +71,7 @@ pub fn run(cache: &Cache, seconds: u64, cases: &[String]) -> Result<Vec<String>>
     progress.end("done");
 
     let mut lines = Vec::new();
+    let mut all = 0;
     for target in &targets {
         let progress = Progress::begin(&format!("fuzzing {target} for {seconds} s"));
         let found = dir.join("corpus").join(target);
@@ -109,10 +110,15 @@ pub fn run(cache: &Cache, seconds: u64, cases: &[String]) -> Result<Vec<String>>
             ))
         })?;
         let said = fs::read(&own).on("read", &own)?;
-        let line = format!("{target}: {}", runs(&String::from_utf8_lossy(&said)));
+        let inputs = runs(&String::from_utf8_lossy(&said)).ok_or_else(|| {
+            Error::Other(format!("{} does not say how many inputs", own.display()))
+        })?;
+        let line = format!("{target}: {inputs} inputs");
         progress.end(&line);
         lines.push(line);
+        all += inputs;
     }
+    lines.push(format!("{all} inputs to {} targets", targets.len()));
     Ok(lines)
 }
 
@@ -130,12 +136,10 @@ fn targets(dir: &Path) -> Result<Vec<String>> {
 }
 
 /// How many inputs libFuzzer has run, according to its output.
-fn runs(said: &str) -> String {
+fn runs(said: &str) -> Option<u64> {
     said.lines()
         .find_map(|line| line.strip_prefix("stat::number_of_executed_units:"))
-        .map_or("it does not say how many inputs".to_owned(), |n| {
-            format!("{} inputs", n.trim())
-        })
+        .and_then(|number| number.trim().parse().ok())
 }
 
 #[cfg(test)]
@@ -144,9 +148,8 @@ mod tests {
 
     #[test]
     fn figures() {
-        assert_eq!(
-            runs("Done 5 runs in 1 second(s)\nstat::number_of_executed_units: 5\n"),
-            "5 inputs"
-        );
+        let said = "Done 5 runs in 1 second(s)\nstat::number_of_executed_units: 5\n";
+        assert_eq!(runs(said), Some(5));
+        assert_eq!(runs("Done 5 runs in 1 second(s)\n"), None);
     }
 }
