@@ -63,49 +63,6 @@ impl AuxPmu for Asks {
     }
 }
 
-/// A driver that sets a timer, and then refuses to count.
-struct Refuses;
-
-#[vtable]
-impl Pmu for Refuses {
-    type Config = ();
-    type Event = ();
-    type Count = ();
-
-    fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
-        Ok(())
-    }
-
-    fn count_start(&self, counting: &mut Counting<'_, Self>) -> Result {
-        counting.set_timer(INTERVAL);
-        Err(EIO)
-    }
-
-    fn count_tick(&self, counting: &mut Counting<'_, Self>, _count: &mut ()) {
-        counting.set_timer(INTERVAL);
-    }
-
-    fn count_stop(&self, _counting: &mut Counting<'_, Self>, _count: ()) {}
-}
-
-#[vtable]
-impl AuxPmu for Refuses {
-    type Buffer = ();
-    type Trace = ();
-
-    fn setup_aux(&self, _event: &Event<'_, Self>, _pages: &aux::Pages) -> Result {
-        Ok(())
-    }
-
-    fn start(&self, _transaction: &mut aux::Transaction<'_, Self>) -> Result {
-        Ok(())
-    }
-
-    fn quiesce(&self, transaction: &mut aux::Transaction<'_, Self>, _trace: ()) -> aux::Commit {
-        aux::Commit::written(transaction, aux::Loss::None)
-    }
-}
-
 /// A callback.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
@@ -119,7 +76,7 @@ enum Place {
     Transaction,
 }
 
-/// A driver that sets a timer in one callback.
+/// A driver that sets a timer in one callback. It refuses to count, after it has set a timer.
 struct AsksIn {
     place: Place,
     ticks: Atomic<u32>,
@@ -145,6 +102,15 @@ impl Pmu for AsksIn {
     fn event_init(&self, _attr: &Attr<'_, ()>) -> Result {
         Ok(())
     }
+
+    fn count_start(&self, counting: &mut Counting<'_, Self>) -> Result {
+        counting.set_timer(INTERVAL);
+        Err(EIO)
+    }
+
+    fn count_tick(&self, _counting: &mut Counting<'_, Self>, _count: &mut ()) {}
+
+    fn count_stop(&self, _counting: &mut Counting<'_, Self>, _count: ()) {}
 }
 
 #[vtable]
@@ -264,7 +230,11 @@ mod cases {
     /// No timer runs for an event that does not count: nothing would stop it.
     #[test]
     fn a_refusal_to_count_sets_no_timer() -> Result {
-        let mut bench = Bench::new(Refuses, &Setup::default())?;
+        let driver = AsksIn {
+            place: Place::Start,
+            ticks: Atomic::new(0),
+        };
+        let mut bench = Bench::new(driver, &Setup::default())?;
 
         bench.unmap();
         assert!(bench.add().err() == Some(EIO));
