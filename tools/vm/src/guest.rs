@@ -35,8 +35,8 @@ pub use shell::shell;
 pub(crate) use process::peak_memory;
 
 use machine::{
-    accel, failing, kernel_line, monitor, qemu, shared_memory, socket, trace_unit, Counting, Size,
-    COUNTED, PROCESSORS,
+    accel, failing, inspector, kernel_line, monitor, qemu, shared_memory, socket, trace_unit,
+    Counting, Size, COUNTED, PROCESSORS,
 };
 
 const INIT: &str = include_str!("../guest/init.sh");
@@ -409,6 +409,8 @@ impl<'a> Guest<'a> {
         if let Some(file) = &self.interrupt_log {
             qemu.args(["-d", "int", "-D"]).arg(file);
         }
+        let inspected = machine::socket();
+        qemu.args(inspector(&inspected));
         let errors = dir.join("qemu.log");
         let error_file = fs::File::create(&errors).on("write", &errors)?;
         let start = Instant::now();
@@ -456,6 +458,12 @@ impl<'a> Guest<'a> {
             cut = cut_at.is_some_and(|at| at <= Instant::now());
             timed_out = !cut && start.elapsed() > self.timeout;
             if cut || timed_out {
+                if timed_out {
+                    let shown = process::inspect(&inspected, self.processors);
+                    let shown = shown.unwrap_or_else(|e| format!("QEMU does not answer: {e}\n"));
+                    let path = dir.join(outcome::CPUS);
+                    fs::write(&path, shown).on("write", &path)?;
+                }
                 let _ = child.kill();
                 let _ = child.wait();
                 break;
@@ -502,7 +510,7 @@ impl<'a> Guest<'a> {
             .arg(&files)
             .stderr(Stdio::null())
             .status();
-        for path in [&tar, &initramfs, &socket, &trace_socket] {
+        for path in [&tar, &initramfs, &socket, &trace_socket, &inspected] {
             let _ = fs::remove_file(path);
         }
         let status_file = files.join(".status");

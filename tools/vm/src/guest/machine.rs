@@ -231,6 +231,17 @@ pub(super) fn monitor(socket: &Path) -> [String; 8] {
     ]
 }
 
+/// QEMU's options for its monitor on a socket.
+pub(super) fn inspector(socket: &Path) -> [String; 4] {
+    let path = socket.display();
+    [
+        "-chardev".to_owned(),
+        format!("socket,id=inspector,path={path},server=on,wait=off"),
+        "-mon".to_owned(),
+        "chardev=inspector,mode=readline".to_owned(),
+    ]
+}
+
 /// A path for a socket that no other guest uses. It is not in the checkout, as the path of a socket has at most 107 bytes.
 pub(super) fn socket() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -4,8 +4,12 @@
 
 use rustix::process::{Pid, Resource, Rlimit};
 use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, ExitStatus};
+use std::time::Duration;
 
 /// The size limit of files that QEMU writes, in bytes. The longest file is the log of executed instructions, which stays well below it.
 pub(super) const LONGEST: u64 = 8 << 30;
@@ -49,6 +53,12 @@ const KNOWN: [(&str, &str); 9] = [
         "the host has too little memory for the guest: free some",
     ),
 ];
+
+/// How long the monitor is silent when it has answered.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// The monitor's prompt.
+const PROMPT: &str = "(qemu)";
 
 /// How many lines of an unknown message are shown.
 const LINES: usize = 3;
@@ -100,6 +110,25 @@ pub(super) fn limit_files(qemu: &Child) {
     if let Some(pid) = i32::try_from(qemu.id()).ok().and_then(Pid::from_raw) {
         let _ = rustix::process::prlimit(Some(pid), Resource::Fsize, limit);
     }
+}
+
+/// Asks QEMU's monitor twice for the registers and the top of the stack of each CPU: a guest that did not end may have no other way to
+/// show where it is. Returns what the monitor says.
+pub(super) fn inspect(monitor: &Path, cpus: u32) -> io::Result<String> {
+    let mut monitor = UnixStream::connect(monitor)?;
+    monitor.set_read_timeout(Some(ANSWER))?;
+    let mut said = Vec::new();
+    for _ in 0..2 {
+        for cpu in 0..cpus {
+            write!(monitor, "cpu {cpu}\ninfo registers\nx/96gx $rsp\n")?;
+        }
+        // It ends when the monitor is silent.
+        let _ = monitor.read_to_end(&mut said);
+    }
+    // The others are its echo of the commands.
+    let said = String::from_utf8_lossy(&said);
+    let answers: Vec<_> = said.lines().filter(|line| !line.contains(PROMPT)).collect();
+    Ok(answers.join("\n"))
 }
 
 /// The peak memory use of the process so far, in KiB.
