@@ -33,6 +33,14 @@ for port in /dev/vport0p1 /dev/vport0p2; do
 	[ -c $port ] || echo "auxvm: $port is missing" >/dev/console
 done
 . /etc/environment
+# Soon before the guest is killed, as its command does not end: the state and the stack of each task.
+if [ -n "$AUXPMU_SOON" ]; then
+	{
+		read -r up _ </proc/uptime
+		sleep $((AUXPMU_SOON - ${up%.*}))
+		grep -s . /proc/[0-9]*/task/[0-9]*/stat /proc/[0-9]*/task/[0-9]*/stack
+	} >/dev/console &
+fi
 echo "auxvm: guest is up" >/dev/console
 sh /etc/command </dev/null >/dev/vport0p1 2>&1
 echo $? >/out/.status
