@@ -4,6 +4,7 @@
 
 pub mod doctor;
 mod endings;
+mod guest;
 pub mod many;
 mod traces;
 mod unload;
@@ -91,6 +92,7 @@ pub fn all() -> impl Iterator<Item = Case> {
         .chain(split_files::ALL)
         .chain(share::ALL)
         .chain(ring::ALL)
+        .chain(guest::ALL)
         .map(|(name, steps)| Case {
             name,
             what: What::Steps(steps),

@@ -15,26 +15,31 @@
  * kernel knows of no breakpoint there and dies with "Oops: int3".
  *
  * The die notifier of this module is called before the kernel dies. It makes
- * the CPU execute the code at this address again. If there is a breakpoint, it
- * may be a new one, which the kernel knows by now. If the CPU hits it more than
+ * the CPU execute the code at this address again, with the resume flag set. A
+ * translation that begins at the breakpoint is not executed again: it is one for
+ * a clear resume flag. If there is a breakpoint, it may be a new one, which the
+ * kernel knows by now. If the CPU hits breakpoints at this address more than
  * TRIES times in a row, the notifier lets the kernel die.
  */
+#include <linux/cpumask.h>
+#include <linux/delay.h>
+#include <linux/jump_label.h>
 #include <linux/kdebug.h>
+#include <linux/kthread.h>
+#include <linux/ktime.h>
 #include <linux/module.h>
+#include <linux/moduleparam.h>
 #include <linux/percpu.h>
 #include <linux/ptrace.h>
+#include <linux/sched/signal.h>
 #include <linux/uaccess.h>
+#include <asm/processor-flags.h>
 #include <asm/text-patching.h>
 
 #define TRIES 10
 
-/* The last breakpoint that was not stale when a CPU hit it, and how often. */
-struct last {
-	unsigned long addr;
-	unsigned int tries;
-};
-
-static DEFINE_PER_CPU(struct last, last);
+/* How often in a row a CPU has hit a breakpoint again. */
+static DEFINE_PER_CPU(unsigned int, tries);
 
 /* The guest's init reads it when the guest ends. Lost increments do no harm. */
 static unsigned int met;
@@ -46,29 +51,119 @@ static int tcg_int3_notify(struct notifier_block *nb, unsigned long event,
 {
 	struct pt_regs *regs = ((struct die_args *)data)->regs;
 	unsigned long addr = regs->ip - INT3_INSN_SIZE;
-	struct last *this = this_cpu_ptr(&last);
 	u8 byte;
 
 	if (event != DIE_INT3 || user_mode(regs) ||
 	    get_kernel_nofault(byte, (u8 *)addr))
 		return NOTIFY_DONE;
 
-	if (byte != INT3_INSN_OPCODE) {
-		this->addr = 0;
-		WRITE_ONCE(met, met + 1);
-	} else if (this->addr != addr) {
-		this->addr = addr;
-		this->tries = 1;
-	} else if (this->tries++ == TRIES) {
+	/* The instruction clears the resume flag, unless it is a breakpoint. */
+	if (!(regs->flags & X86_EFLAGS_RF))
+		this_cpu_write(tries, 0);
+	else if (this_cpu_inc_return(tries) > TRIES)
 		return NOTIFY_DONE;
-	}
+
+	if (byte != INT3_INSN_OPCODE)
+		WRITE_ONCE(met, met + 1);
 	regs->ip = addr;
+	regs->flags |= X86_EFLAGS_RF;
 	return NOTIFY_STOP;
 }
 
 static struct notifier_block tcg_int3_block = {
 	.notifier_call = tcg_int3_notify,
 };
+
+/* How long the code may take to be executed twice: only a defect takes longer. */
+#define LIMIT_MS 60000
+
+static DEFINE_STATIC_KEY_FALSE(key);
+/* How often the code was executed, in thousands. */
+static unsigned int rounds;
+
+/* The compiler must not know that it does nothing. */
+static noinline void nothing(void)
+{
+	barrier();
+}
+
+static noinline void changing(void)
+{
+	nothing();
+	/* The call above returns to the code that changes: a translation begins here. */
+	if (static_branch_unlikely(&key))
+		nothing();
+	barrier();
+}
+
+static int execute(void *unused)
+{
+	while (!kthread_should_stop()) {
+		unsigned int n;
+
+		/* An interrupt would hide that the CPU does not go on. */
+		local_irq_disable();
+		for (n = 0; n < 1000; n++)
+			changing();
+		local_irq_enable();
+		WRITE_ONCE(rounds, rounds + 1);
+		cond_resched();
+	}
+	return 0;
+}
+
+/* Waits until the code as it is now was executed. */
+static int wait_for_rounds(void)
+{
+	/* The CPU that does not go on may be the one that counts jiffies. */
+	ktime_t end = ktime_add_ms(ktime_get(), LIMIT_MS);
+	unsigned int seen = READ_ONCE(rounds);
+
+	while (READ_ONCE(rounds) - seen < 2) {
+		if (ktime_after(ktime_get(), end))
+			return -EIO;
+		usleep_range(50, 100);
+	}
+	return 0;
+}
+
+/*
+ * Changes code so many times while the last CPU executes it. Fails with EIO if that
+ * CPU does not go on.
+ */
+static int set_changes(const char *text, const struct kernel_param *param)
+{
+	struct task_struct *task;
+	unsigned int changes;
+	int err;
+
+	err = kstrtouint(text, 0, &changes);
+	if (err)
+		return err;
+	task = kthread_create(execute, NULL, "tcg_int3");
+	if (IS_ERR(task))
+		return PTR_ERR(task);
+	kthread_bind(task, cpumask_last(cpu_online_mask));
+	wake_up_process(task);
+	while (changes-- && !err) {
+		if (static_key_enabled(&key))
+			static_branch_disable(&key);
+		else
+			static_branch_enable(&key);
+		err = signal_pending(current) ? -EINTR : wait_for_rounds();
+	}
+	/* One more change makes QEMU discard what the CPU may hang in. */
+	static_branch_enable(&key);
+	static_branch_disable(&key);
+	kthread_stop(task);
+	return err;
+}
+
+static const struct kernel_param_ops changes_ops = {
+	.set = set_changes,
+};
+module_param_cb(changes, &changes_ops, NULL, 0200);
+MODULE_PARM_DESC(changes, "write how often to change code that a CPU executes");
 
 static int __init tcg_int3_init(void)
 {

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A case of the guest itself: QEMU must execute the kernel's code as it is now.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+use crate::workload::pin;
+
+/// A case: its name, and its code.
+type Case = (&'static str, fn(&str) -> Result<String>);
+
+/// The case.
+pub const ALL: [Case; 1] = [("code that changes while another CPU executes it", changes)];
+
+/// How often the code changes.
+const CHANGES: u32 = 1000;
+
+/// The module `tcg_int3` changes its own code, which the last CPU executes with interrupts off. A CPU that executes an old breakpoint again
+/// and again does not go on.
+fn changes(_name: &str) -> Result<String> {
+    const PARAMETERS: &str = "/sys/module/tcg_int3/parameters";
+    let met = || -> Result<u32> {
+        let path = format!("{PARAMETERS}/met");
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        text.trim()
+            .parse()
+            .with_context(|| format!("{path} reads {text:?}"))
+    };
+
+    pin(0)?;
+    let before = met()?;
+    let path = format!("{PARAMETERS}/changes");
+    fs::write(&path, CHANGES.to_string()).with_context(|| format!("cannot write {path}"))?;
+    Ok(format!(
+        "{CHANGES} changes, {} old breakpoints",
+        met()?.wrapping_sub(before)
+    ))
+}
