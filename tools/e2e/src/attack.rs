@@ -54,11 +54,8 @@ pub const DATA_PAGES: usize = 8;
 
 /// The attributes of a disabled event of this PMU.
 pub fn traced(pmu: &str) -> Result<Attr> {
-    let path = format!("/sys/bus/event_source/devices/{pmu}/type");
-    let kind = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-
     Ok(Attr {
-        kind: kind.trim().parse().context("a PMU's type is no number")?,
+        kind: module::pmu_type(pmu)?,
         // For `minimal`, `config` is an interval in µs.
         config: if pmu == "pattern" { FAST } else { 100 },
         sample_period: 1,

@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::str::FromStr;
 
 use anyhow::{bail, Context, Result};
 
@@ -70,13 +71,23 @@ pub fn is_loaded(name: &str) -> bool {
     Path::new("/sys/module").join(name).exists()
 }
 
-/// Reads a counter that the framework keeps for a PMU, from debugfs.
-pub fn counter(pmu: &str, name: &str) -> Result<u64> {
-    let path = format!("/sys/kernel/debug/perf-{pmu}/{name}");
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+/// Reads a file that has a number.
+pub fn number<N: FromStr>(path: &str) -> Result<N> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
     text.trim()
         .parse()
+        .ok()
         .with_context(|| format!("{path} reads {text:?}"))
+}
+
+/// The type of this PMU's events.
+pub fn pmu_type(pmu: &str) -> Result<u32> {
+    number(&format!("/sys/bus/event_source/devices/{pmu}/type"))
+}
+
+/// Reads a counter that the framework keeps for a PMU, from debugfs.
+pub fn counter(pmu: &str, name: &str) -> Result<u64> {
+    number(&format!("/sys/kernel/debug/perf-{pmu}/{name}"))
 }
 
 /// The counters of bytes that a driver has reported lost, by cause.
@@ -101,11 +112,7 @@ pub fn total(name: &str) -> Result<u64> {
 
 /// The number of references to the module.
 pub fn references(name: &str) -> Result<u32> {
-    let path = format!("/sys/module/{name}/refcnt");
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    text.trim()
-        .parse()
-        .with_context(|| format!("{path} reads {text:?}"))
+    number(&format!("/sys/module/{name}/refcnt"))
 }
 
 /// Unloads a module.

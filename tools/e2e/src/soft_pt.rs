@@ -93,11 +93,8 @@ pub fn run(case: fn() -> Result<String>) -> Result<String> {
 
 /// The event that perf opens for `soft_pt/tsc/u`.
 pub fn traced() -> Result<Attr> {
-    let path = "/sys/bus/event_source/devices/soft_pt/type";
-    let kind = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
-
     Ok(Attr {
-        kind: kind.trim().parse().context("a PMU's type is no number")?,
+        kind: module::pmu_type("soft_pt")?,
         config: 1 << 10,
         sample_period: 1,
         read_format: Read::FORMAT,

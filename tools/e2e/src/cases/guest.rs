@@ -6,6 +6,7 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
+use crate::module;
 use crate::workload::pin;
 
 /// A case: its name, and its code.
@@ -21,13 +22,7 @@ const CHANGES: u32 = 1000;
 /// and again does not go on.
 fn changes(_name: &str) -> Result<String> {
     const PARAMETERS: &str = "/sys/module/tcg_int3/parameters";
-    let met = || -> Result<u32> {
-        let path = format!("{PARAMETERS}/met");
-        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-        text.trim()
-            .parse()
-            .with_context(|| format!("{path} reads {text:?}"))
-    };
+    let met = || module::number::<u32>(&format!("{PARAMETERS}/met"));
 
     pin(0)?;
     let before = met()?;

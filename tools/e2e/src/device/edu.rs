@@ -51,11 +51,7 @@ fn with<T>(what: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// Reads a number from a file of the PMU in sysfs.
 fn number(name: &str) -> Result<u32> {
-    let path = format!("{PMU}/{name}");
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    text.trim()
-        .parse()
-        .with_context(|| format!("{path} reads {text:?}"))
+    module::number(&format!("{PMU}/{name}"))
 }
 
 /// An event of the device, with its rings.

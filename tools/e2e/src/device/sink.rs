@@ -29,10 +29,8 @@ const FRAME: u64 = 8;
 const PAGES: usize = 64;
 
 fn attr() -> Result<Attr> {
-    let path = format!("/sys/bus/event_source/devices/{NAME}/type");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     Ok(Attr {
-        kind: text.trim().parse().context("a PMU's type is no number")?,
+        kind: module::pmu_type(NAME)?,
         config: 16,
         read_format: Read::FORMAT,
         flags: Flags::DISABLED,

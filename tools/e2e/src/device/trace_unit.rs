@@ -4,7 +4,6 @@
 //! has an interrupt for each CPU.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use anyhow::{bail, ensure, Context, Result};
@@ -40,10 +39,8 @@ fn with<T>(what: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// Attributes of an event that generates 1024 bytes every `rate` microseconds.
 fn attr(rate: u64) -> Result<Attr> {
-    let path = format!("{PMU}/type");
-    let kind = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     Ok(Attr {
-        kind: kind.trim().parse().context("a PMU's type is no number")?,
+        kind: module::number(&format!("{PMU}/type"))?,
         // Selects the pattern as source.
         config1: 1 << 32 | rate,
         read_format: Read::FORMAT,

@@ -10,14 +10,12 @@ use perfdata::{Attr, Flags, Read};
 use super::{grows, traced, Victim};
 use crate::attack::{software, CPU_CLOCK};
 use crate::events::probe::Probe;
+use crate::module;
 
 /// `soft_pebs/instructions,aux-output/u`.
 fn sampling() -> Result<Attr> {
-    let path = "/sys/bus/event_source/devices/soft_pebs/type";
-    let kind = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
-
     Ok(Attr {
-        kind: kind.trim().parse().context("a PMU's type is no number")?,
+        kind: module::pmu_type("soft_pebs")?,
         config: 0xc0,
         sample_period: 1000,
         read_format: Read::FORMAT,
