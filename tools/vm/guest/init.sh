@@ -33,7 +33,8 @@ for port in /dev/vport0p1 /dev/vport0p2; do
 	[ -c $port ] || echo "auxvm: $port is missing" >/dev/console
 done
 . /etc/environment
-# Soon before the guest is killed, as its command does not end: the state and the stack of each task.
+# The harness kills a guest whose command exceeds its time limit. Shortly before, this writes the state and the stack of each
+# task to the console.
 if [ -n "$AUXPMU_SOON" ]; then
 	{
 		read -r up _ </proc/uptime

@@ -15,10 +15,10 @@
  * kernel knows of no breakpoint there and dies with "Oops: int3".
  *
  * The die notifier of this module is called before the kernel dies. It makes
- * the CPU execute the code at this address again, with the resume flag set. A
- * translation that begins at the breakpoint is not executed again: it is one for
- * a clear resume flag. If there is a breakpoint, it may be a new one, which the
- * kernel knows by now. If the CPU hits breakpoints at this address more than
+ * the CPU execute the code at this address again, with the resume flag set. The
+ * stale translation may begin at this address. QEMU does not use it again, since
+ * it was made for a clear resume flag. If memory has a breakpoint, it may be a new
+ * one, which the kernel knows by now. If the CPU hits a breakpoint here more than
  * TRIES times in a row, the notifier lets the kernel die.
  */
 #include <linux/cpumask.h>
@@ -38,7 +38,7 @@
 
 #define TRIES 10
 
-/* How often in a row a CPU has hit a breakpoint again. */
+/* How often in a row the CPU has hit a breakpoint that it was to execute again. */
 static DEFINE_PER_CPU(unsigned int, tries);
 
 /* The guest's init reads it when the guest ends. Lost increments do no harm. */
@@ -57,7 +57,10 @@ static int tcg_int3_notify(struct notifier_block *nb, unsigned long event,
 	    get_kernel_nofault(byte, (u8 *)addr))
 		return NOTIFY_DONE;
 
-	/* The instruction clears the resume flag, unless it is a breakpoint. */
+	/*
+	 * Other instructions clear the resume flag. If it is still set, the CPU has
+	 * executed a breakpoint again.
+	 */
 	if (!(regs->flags & X86_EFLAGS_RF))
 		this_cpu_write(tries, 0);
 	else if (this_cpu_inc_return(tries) > TRIES)
@@ -74,14 +77,14 @@ static struct notifier_block tcg_int3_block = {
 	.notifier_call = tcg_int3_notify,
 };
 
-/* How long the code may take to be executed twice: only a defect takes longer. */
+/* The time limit of wait_for_rounds(). Only a defect exceeds it. */
 #define LIMIT_MS 60000
 
 static DEFINE_STATIC_KEY_FALSE(key);
-/* How often the code was executed, in thousands. */
+/* The number of times that execute() has called changing(), in thousands. */
 static unsigned int rounds;
 
-/* The compiler must not know that it does nothing. */
+/* The barrier keeps the compiler from dropping the calls. */
 static noinline void nothing(void)
 {
 	barrier();
@@ -90,7 +93,7 @@ static noinline void nothing(void)
 static noinline void changing(void)
 {
 	nothing();
-	/* The call above returns to the code that changes: a translation begins here. */
+	/* The call above returns to this branch, so a translation begins at the branch. */
 	if (static_branch_unlikely(&key))
 		nothing();
 	barrier();
@@ -101,7 +104,10 @@ static int execute(void *unused)
 	while (!kthread_should_stop()) {
 		unsigned int n;
 
-		/* An interrupt would hide that the CPU does not go on. */
+		/*
+		 * As in the scheduler: nothing else runs on this CPU, if it
+		 * loops in a stale breakpoint.
+		 */
 		local_irq_disable();
 		for (n = 0; n < 1000; n++)
 			changing();
@@ -112,10 +118,10 @@ static int execute(void *unused)
 	return 0;
 }
 
-/* Waits until the code as it is now was executed. */
+/* Waits until the CPU has executed the changed code. */
 static int wait_for_rounds(void)
 {
-	/* The CPU that does not go on may be the one that counts jiffies. */
+	/* The CPU that loops may be the one that updates jiffies. */
 	ktime_t end = ktime_add_ms(ktime_get(), LIMIT_MS);
 	unsigned int seen = READ_ONCE(rounds);
 
@@ -128,8 +134,9 @@ static int wait_for_rounds(void)
 }
 
 /*
- * Changes code so many times while the last CPU executes it. Fails with EIO if that
- * CPU does not go on.
+ * Changes the branch in changing() so many times, while the last CPU executes it. If
+ * that CPU loops in a stale breakpoint, this fails with EIO, or all CPUs come to wait
+ * for it.
  */
 static int set_changes(const char *text, const struct kernel_param *param)
 {
@@ -152,7 +159,7 @@ static int set_changes(const char *text, const struct kernel_param *param)
 			static_branch_enable(&key);
 		err = signal_pending(current) ? -EINTR : wait_for_rounds();
 	}
-	/* One more change makes QEMU discard what the CPU may hang in. */
+	/* A CPU that loops goes on when QEMU discards the translation: one more change. */
 	static_branch_enable(&key);
 	static_branch_disable(&key);
 	kthread_stop(task);
@@ -163,7 +170,7 @@ static const struct kernel_param_ops changes_ops = {
 	.set = set_changes,
 };
 module_param_cb(changes, &changes_ops, NULL, 0200);
-MODULE_PARM_DESC(changes, "write how often to change code that a CPU executes");
+MODULE_PARM_DESC(changes, "write a number: changes code so often while a CPU executes it");
 
 static int __init tcg_int3_init(void)
 {

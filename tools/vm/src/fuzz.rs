@@ -32,7 +32,7 @@ const PROFILE: [&str; 3] = [
 ///
 /// # Errors
 ///
-/// When no target has such a name, a target does not build, an input makes it fail, or it does not say how many inputs it had.
+/// When no target has such a name, a target does not build, an input makes it fail, or its output has no number of inputs.
 pub fn run(cache: &Cache, seconds: u64, cases: &[String]) -> Result<Vec<String>> {
     let tools = cache.checkout().join("tools");
     let dir = cache.build().join("fuzz");
@@ -111,7 +111,10 @@ pub fn run(cache: &Cache, seconds: u64, cases: &[String]) -> Result<Vec<String>>
         })?;
         let said = fs::read(&own).on("read", &own)?;
         let inputs = runs(&String::from_utf8_lossy(&said)).ok_or_else(|| {
-            Error::Other(format!("{} does not say how many inputs", own.display()))
+            Error::Other(format!(
+                "libFuzzer's output has no number of inputs: see {}",
+                own.display()
+            ))
         })?;
         let line = format!("{target}: {inputs} inputs");
         progress.end(&line);

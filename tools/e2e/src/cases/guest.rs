@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A case of the guest itself: QEMU must execute the kernel's code as it is now.
+//! A case of the guest itself: its CPUs must execute the current code of the kernel.
 
 use std::fs;
 
@@ -18,8 +18,8 @@ pub const ALL: [Case; 1] = [("code that changes while another CPU executes it", 
 /// How often the code changes.
 const CHANGES: u32 = 1000;
 
-/// The module `tcg_int3` changes its own code, which the last CPU executes with interrupts off. A CPU that executes an old breakpoint again
-/// and again does not go on.
+/// The module `tcg_int3` changes its own code, which the last CPU executes with interrupts off. QEMU's emulation meets breakpoints there that
+/// are no longer in memory. `tcg_int3` must get the CPU past each of them; otherwise the write fails, or the guest exceeds its time limit.
 fn changes(_name: &str) -> Result<String> {
     const PARAMETERS: &str = "/sys/module/tcg_int3/parameters";
     let met = || module::number::<u32>(&format!("{PARAMETERS}/met"));

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The name of the file with what the CPUs of a guest did when it was killed as it ran too long.
+/// The name of the file with the registers of each CPU of a guest that exceeded its time limit.
 pub(super) const CPUS: &str = "cpus.log";
 
 /// The outcome of a guest.
@@ -61,7 +61,7 @@ impl Outcome {
             faults.push(Case::fail("plugin", why).with_log(self.console_tail()));
         } else if self.timed_out {
             let reason = format!(
-                "ended after {} s; the console is {console}, and {CPUS} beside it has where its CPUs were",
+                "killed after {} s; see the stack of each task at the end of {console}, and the registers of each CPU in {CPUS} beside it",
                 self.elapsed.as_secs()
             );
             faults.push(Case::fail("timeout", &reason).with_log(self.console_tail()));

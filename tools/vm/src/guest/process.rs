@@ -54,7 +54,7 @@ const KNOWN: [(&str, &str); 9] = [
     ),
 ];
 
-/// How long the monitor is silent when it has answered.
+/// The monitor has answered all commands when it was silent for this long.
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// The monitor's prompt.
@@ -112,8 +112,8 @@ pub(super) fn limit_files(qemu: &Child) {
     }
 }
 
-/// Asks QEMU's monitor twice for the registers and the top of the stack of each CPU: a guest that did not end may have no other way to
-/// show where it is. Returns what the monitor says.
+/// Asks QEMU's monitor twice for the registers and the top of the stack of each CPU, and returns its answers. A guest whose CPUs all run
+/// with interrupts off reports nothing by itself.
 pub(super) fn inspect(monitor: &Path, cpus: u32) -> io::Result<String> {
     let mut monitor = UnixStream::connect(monitor)?;
     monitor.set_read_timeout(Some(ANSWER))?;
@@ -122,10 +122,10 @@ pub(super) fn inspect(monitor: &Path, cpus: u32) -> io::Result<String> {
         for cpu in 0..cpus {
             write!(monitor, "cpu {cpu}\ninfo registers\nx/96gx $rsp\n")?;
         }
-        // It ends when the monitor is silent.
+        // The read fails when the monitor is silent.
         let _ = monitor.read_to_end(&mut said);
     }
-    // The others are its echo of the commands.
+    // The monitor echoes each command behind its prompt.
     let said = String::from_utf8_lossy(&said);
     let answers: Vec<_> = said.lines().filter(|line| !line.contains(PROMPT)).collect();
     Ok(answers.join("\n"))
